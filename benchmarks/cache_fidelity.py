@@ -1,17 +1,21 @@
-"""Compares eviction policies with kvpress's on a language model and real texts: drift, and time per token.
+"""Compares eviction policies with kvpress's on a language model and real texts: drift, and time per
+token.
 
-SmolLM2-135M-Instruct reads 2,048 tokens of each of twelve texts from Debian's documentation. The first 128 count as the
-prompt; whenever a cache has 512 columns it is pruned to 384. Four ways of pruning are compared with the full cache:
+SmolLM2-135M-Instruct reads 2,048 tokens of each of twelve texts from Debian's documentation. The
+first 128 count as the prompt; whenever a cache has 512 columns it is pruned to 384. Four ways of
+pruning are compared with the full cache:
 
 - kvpress as it comes: its presses with their defaults in its `DecodingPress`;
 - kvpress in order: the same, but what is kept stays in the order of the text, not in that of top-k;
 - ours alike: our policies with kvpress's protection, granularity and settings;
-- ours: our policies with our defaults, the prompt, four sinks and the last 64 tokens protected, one decision for all
+- ours: our policies with our defaults, the prompt, four sinks and the last 64 tokens protected, one
+  decision for all
   heads.
 
-kvpress needs another version of transformers, so it runs in an environment of its own (`scripts/bench-peers`), and
-times are multiples of the stock full cache's in the same environment. What was measured on a text is kept in
-reports/cache_fidelity: run the command again to resume, and remove that folder to measure anew. About 40 CPU minutes.
+kvpress needs another version of transformers, so it runs in an environment of its own
+(`scripts/bench-peers`), and times are multiples of the stock full cache's in the same environment.
+What was measured on a text is kept in reports/cache_fidelity: run the command again to resume, and
+remove that folder to measure anew. About 40 CPU minutes.
 
 The stage `changed` switches single differences between our policies and kvpress's.
 """
@@ -52,8 +56,9 @@ HERE = Path(__file__).parent
 KVPRESS_PYTHON = ROOT / ".venv-kvpress/bin/python"
 KEPT = ROOT / "reports/cache_fidelity"
 TOKENS, PROMPT, TARGET, INTERVAL, EVERY = 2048, 128, 384, 128, 4
-# Plain text of different kinds, by Debian package: rules, guides, questions and answers, a constitution, a dictionary,
-# a conference paper, tutorials with code. `apt-get download` needs no root; nothing is installed.
+# Plain text of different kinds, by Debian package: rules, guides, questions and answers, a
+# constitution, a dictionary, a conference paper, tutorials with code. `apt-get download` needs no
+# root; nothing is installed.
 GIT, PERL = "usr/share/doc/git-doc", "usr/share/perl/5.36.0/pod"
 TEXTS = {
     "policy": ("debian-policy", "usr/share/doc/debian-policy/policy.txt.gz"),
@@ -62,7 +67,10 @@ TEXTS = {
     "jargon": ("jargon-text", "usr/share/doc/jargon-text/jargon.txt.gz"),
     "git-bisect-paper": ("git-doc", f"{GIT}/git-bisect-lk2009.txt"),
     "perl-references": ("perl-doc", f"{PERL}/perlreftut.pod"),
-    "developers-reference": ("developers-reference", "usr/share/developers-reference/developers-reference.txt.gz"),
+    "developers-reference": (
+        "developers-reference",
+        "usr/share/developers-reference/developers-reference.txt.gz",
+    ),
     "git-manual": ("git-doc", f"{GIT}/user-manual.txt"),
     "git-maintain": ("git-doc", f"{GIT}/howto/maintain-git.txt"),
     "git-patches": ("git-doc", f"{GIT}/SubmittingPatches.txt"),
@@ -81,7 +89,9 @@ def budget(
     """Prune at target + interval columns, with the ratio that leaves the target."""
     fixed = window + (PROMPT if question else sinks)
     ratio = (TARGET - fixed + 0.5) / (TARGET + INTERVAL - fixed)
-    return CacheBudget(TARGET + INTERVAL, window, ratio, sinks=sinks, question=question, granularity=granularity)
+    return CacheBudget(
+        TARGET + INTERVAL, window, ratio, sinks=sinks, question=question, granularity=granularity
+    )
 
 
 DEFAULT = budget(window=64, sinks=4, granularity="model", question=True)
@@ -112,7 +122,9 @@ CHANGED: dict[str, tuple[Policy, CacheBudget]] = {
 
 
 def passages(tokenizer: Any) -> dict[str, list[int]]:
-    """Of each text, so many tokens from the first paragraph after a third of it, beyond its contents."""
+    """Of each text, so many tokens from the first paragraph after a third of it, beyond its
+    contents.
+    """
     ids = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -122,19 +134,25 @@ def passages(tokenizer: Any) -> dict[str, list[int]]:
             subprocess.run(["dpkg-deb", "-x", str(archive), str(folder / package)], check=True)
         for title, (package, path) in TEXTS.items():
             file = folder / package / path
-            text = (gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()).decode("utf-8")
+            text = (
+                gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+            ).decode("utf-8")
             start = text.index("\n\n", len(text) // 3) + 2
             ids[title] = tokenizer(text[start : start + 8 * TOKENS])["input_ids"][:TOKENS]
             assert len(ids[title]) == TOKENS, f"{title} is too short"
     return ids
 
 
-def drifts(model: Any, ids: list[int], policies: dict[str, tuple[Policy, CacheBudget]]) -> dict[str, dict[str, float]]:
+def drifts(
+    model: Any, ids: list[int], policies: dict[str, tuple[Policy, CacheBudget]]
+) -> dict[str, dict[str, float]]:
     rows = fidelity(model, None, [ids], policies, DEFAULT, prompt=PROMPT, every=EVERY).rows
     return {row.policy: {"kl": row.kl, "same": row.agrees} for row in rows}
 
 
-def kvpress(folder: Path, ids: list[int], presses: Sequence[str], timed: Sequence[str]) -> dict[str, Any]:
+def kvpress(
+    folder: Path, ids: list[int], presses: Sequence[str], timed: Sequence[str]
+) -> dict[str, Any]:
     """The same from kvpress, and its seconds per token."""
     order = {
         "model": str(folder), "ids": ids, "target": TARGET, "interval": INTERVAL, "first": PROMPT - 1, "every": EVERY,
@@ -142,7 +160,12 @@ def kvpress(folder: Path, ids: list[int], presses: Sequence[str], timed: Sequenc
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "order.json").write_text(json.dumps(order))
-        peer = [str(KVPRESS_PYTHON), str(HERE / "peers/kvpress_drift.py"), "order.json", "results.json"]
+        peer = [
+            str(KVPRESS_PYTHON),
+            str(HERE / "peers/kvpress_drift.py"),
+            "order.json",
+            "results.json",
+        ]
         cost(peer, Path(name))
         results: dict[str, Any] = json.loads((Path(name) / "results.json").read_text())
     # It compares from the first pruning on; before it, the predictions are the full cache's.
@@ -154,8 +177,12 @@ def kvpress(folder: Path, ids: list[int], presses: Sequence[str], timed: Sequenc
 
 
 @torch.inference_mode()
-def seconds_per_token(model: Any, ids: list[int], pruned: tuple[Policy, CacheBudget] | None) -> float:
-    """CPU time of a step: with a cache that is pruned at the last of them, or with the stock cache of a long text."""
+def seconds_per_token(
+    model: Any, ids: list[int], pruned: tuple[Policy, CacheBudget] | None
+) -> float:
+    """CPU time of a step: with a cache that is pruned at the last of them, or with the stock cache
+    of a long text.
+    """
     start = TARGET if pruned else TOKENS - INTERVAL
     cache: Any = SelectCache(model, *pruned, prompt=PROMPT) if pruned else DynamicCache()
     model(torch.tensor([ids[:start]]), past_key_values=cache, logits_to_keep=1)
@@ -200,7 +227,9 @@ STAGES = {
     "wide": Stage(12, kvpress=WIDE, alike=WIDE),
     "times": Stage(1, timed=["full", *WIDE]),
     "rest": Stage(
-        3, kvpress=[*REST, *(f"{name}{IN_ORDER}" for name in ("streaming", "snapkv", "h2o", "lagkv"))], alike=REST
+        3,
+        kvpress=[*REST, *(f"{name}{IN_ORDER}" for name in ("streaming", "snapkv", "h2o", "lagkv"))],
+        alike=REST,
     ),
 }
 
@@ -213,9 +242,17 @@ def measure(model: Any, folder: Path, title: str, ids: list[int], stage: Stage) 
         results = kvpress(folder, ids, [], names)
         kept.add("kvpress seconds", results["seconds"])
         kept.add("kvpress chunked", results["chunked"])
-    ways = {"alike": (ALIKE, stage.alike), "ours": (OURS, stage.ours), "changed": (CHANGED, stage.changed)}
+    ways = {
+        "alike": (ALIKE, stage.alike),
+        "ours": (OURS, stage.ours),
+        "changed": (CHANGED, stage.changed),
+    }
     # In one call, so that the full cache reads the text once.
-    missing = {(way, name): pruned[name] for way, (pruned, names) in ways.items() for name in kept.missing(way, names)}
+    missing = {
+        (way, name): pruned[name]
+        for way, (pruned, names) in ways.items()
+        for name in kept.missing(way, names)
+    }
     if missing:
         rows = drifts(model, ids, {f"{way}: {name}": one for (way, name), one in missing.items()})
         for way, name in missing:
@@ -240,9 +277,13 @@ def column(texts: Sequence[Kept], way: Way, what: str = "kl") -> dict[str, float
 
 
 def cell(values: dict[str, float], others: dict[str, float] | None = None) -> str:
-    """Mean and standard error over texts, or those of the differences text by text, and how many texts."""
+    """Mean and standard error over texts, or those of the differences text by text, and how many
+    texts.
+    """
     if others is not None:
-        values = {title: value - others[title] for title, value in values.items() if title in others}
+        values = {
+            title: value - others[title] for title, value in values.items() if title in others
+        }
     if not values:
         return "—"
     middle, error = mean(list(values.values()))
@@ -251,17 +292,32 @@ def cell(values: dict[str, float], others: dict[str, float] | None = None) -> st
 
 
 def show(texts: Sequence[Kept]) -> None:
-    heads = ["kvpress", "in order", "ours alike", "ours", "alike − kvpress", "alike − in order", "ours − kvpress"]
+    heads = [
+        "kvpress",
+        "in order",
+        "ours alike",
+        "ours",
+        "alike − kvpress",
+        "alike − in order",
+        "ours − kvpress",
+    ]
     rows, same = [], []
     for name in ALIKE:
-        ways: list[Way] = [("kvpress", name), ("kvpress", f"{name}{IN_ORDER}"), ("alike", name), ("ours", name)]
+        ways: list[Way] = [
+            ("kvpress", name),
+            ("kvpress", f"{name}{IN_ORDER}"),
+            ("alike", name),
+            ("ours", name),
+        ]
         kvpress, in_order, alike, own = (column(texts, way) for way in ways)
         differences = [cell(alike, kvpress), cell(alike, in_order), cell(own, kvpress)]
         rows.append([name, *map(cell, (kvpress, in_order, alike, own)), *differences])
         agreements = [list(column(texts, way, "same").values()) for way in ways]
         cells = ["{:.1%} ± {:.1%}".format(*mean(a)) if len(a) > 1 else "—" for a in agreements]
         same.append([name, *cells])
-    print("KL from the full cache, nats per token; mean ± standard error (texts), differences text by text")
+    print(
+        "KL from the full cache, nats per token; mean ± standard error (texts), differences text by text"
+    )
     print(table(rows, ["policy", *heads]))
     print("\nSame most likely token")
     print(table(same, ["policy", *heads[:4]]))
@@ -274,9 +330,15 @@ def show_changed(texts: Sequence[Kept]) -> None:
         base = column(texts, ("alike", policy))
         ways: dict[str, Way] = {f"{policy}, ours alike": ("alike", policy)}
         ways |= {name: ("changed", name) for name in CHANGED if name.startswith(policy)}
-        names = [name for name in ("random", "random, seed=0", "snapkv", "h2o") if name.startswith(policy)]
+        names = [
+            name
+            for name in ("random", "random, seed=0", "snapkv", "h2o")
+            if name.startswith(policy)
+        ]
         ways |= {f"{name}, kvpress": ("kvpress", name) for name in names}
-        rows += [[title, cell(kls := column(texts, way)), cell(kls, base)] for title, way in ways.items()]
+        rows += [
+            [title, cell(kls := column(texts, way)), cell(kls, base)] for title, way in ways.items()
+        ]
     print(f"\nOne difference at a time; {len(texts)} texts")
     print(table(rows, ["way", "KL", "less ours alike"]))
 
@@ -288,7 +350,9 @@ def show_times(text: Kept) -> None:
     names = [name for name in ALIKE if name in own and name in other]
     rows = [[n, f"{own[n] / own['full']:.2f}×", f"{other[n] / other['full']:.2f}×"] for n in names]
     full = f"{1000 * own['full']:.0f} and {1000 * other['full']:.0f} ms"
-    print(f"\nCPU per token, of the stock full cache's with {TOKENS} tokens in the same environment ({full})")
+    print(
+        f"\nCPU per token, of the stock full cache's with {TOKENS} tokens in the same environment ({full})"
+    )
     print(table(rows, ["policy", "ours alike", "kvpress"]))
 
 
@@ -304,14 +368,23 @@ def keep_rows(texts: Sequence[Kept]) -> None:
         if name in own and name in other:
             what = f"{name}: CPU per token, of the stock full cache's at {TOKENS:,} tokens"
             record(
-                "Caches", what, "×", own[name] / own["full"], "kvpress", other[name] / other["full"], packages=packages
+                "Caches",
+                what,
+                "×",
+                own[name] / own["full"],
+                "kvpress",
+                other[name] / other["full"],
+                packages=packages,
             )
 
 
 def main(stages: Sequence[str]) -> None:
     torch.set_num_threads(1)
     if not KVPRESS_PYTHON.exists():
-        print("kvpress isn't installed, so it is left out: scripts/bench-peers installs it", file=sys.stderr)
+        print(
+            "kvpress isn't installed, so it is left out: scripts/bench-peers installs it",
+            file=sys.stderr,
+        )
     weights = packaged("smollm2")
     assert weights
     folder = as_folder(Source(weights))

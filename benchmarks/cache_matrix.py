@@ -1,12 +1,15 @@
-"""Is a pruned cache exact on every architecture in transformers that generates text, or refused with a reason?
+"""Is a pruned cache exact on every architecture in transformers that generates text, or refused
+with a reason?
 
-    python benchmarks/cache_matrix.py [MODEL_TYPE ...] [--jsonl FILE]     measures; about five CPU minutes for all
+    python benchmarks/cache_matrix.py [MODEL_TYPE ...] [--jsonl FILE]     measures; about five CPU
+    minutes for all
     python benchmarks/cache_matrix.py --docs --jsonl FILE                 writes what was measured
 
-Each tiny random model generates under several policies, granularities and kernels, in a batch with left padding, and
-its logits are compared with a recompute that masks what was evicted (`ponder.kvcache.exactness`). The table goes
-to docs/kv-cache-library.md, and the list of architectures that `SelectCache` accepts to
-src/ponder/kvcache/tested_architectures.py: those on which every run was exact or refused.
+Each tiny random model generates under several policies, granularities and kernels, in a batch with
+left padding, and its logits are compared with a recompute that masks what was evicted
+(`ponder.kvcache.exactness`). The table goes to docs/kv-cache-library.md, and the list of
+architectures that `SelectCache` accepts to src/ponder/kvcache/tested_architectures.py: those on
+which every run was exact or refused.
 """
 
 from __future__ import annotations
@@ -39,7 +42,10 @@ from ponder.policies.snapkv import Snapkv
 from ponder.policies.streaming import Streaming
 
 TRANSFORMERS = transformers.__version__
-DOCS, TESTED = ROOT / "docs/kv-cache-library.md", ROOT / "src/ponder/kvcache/tested_architectures.py"
+DOCS, TESTED = (
+    ROOT / "docs/kv-cache-library.md",
+    ROOT / "src/ponder/kvcache/tested_architectures.py",
+)
 SNAPKV, RKV = Snapkv(queries=6, pool=3), Rkv(queries=4)
 # Policy, granularity, attention, kernel, ratio: each pair of neighbours at least once.
 COMBINATIONS = [
@@ -77,7 +83,9 @@ def tried(kind: str, variant: str) -> dict[str, Any]:
     try:
         off = stock_error(model)
     except Exception as error:
-        return row | {"untried": f"the small model doesn't generate with its own cache: {type(error).__name__}"}
+        return row | {
+            "untried": f"the small model doesn't generate with its own cache: {type(error).__name__}"
+        }
     if off > 1e-3:
         return row | {"stock": off}
     runs: dict[str, tuple[str, float | str]] = {}
@@ -110,7 +118,9 @@ def summary(row: dict[str, Any]) -> str:
     if not any(what == "exact" for what, _ in runs.values()):
         return f"refused: {min(reasons)}"
     if any("compressed" in why for why in reasons):
-        limits = "no policy that compares recent queries with keys, which this model caches compressed"
+        limits = (
+            "no policy that compares recent queries with keys, which this model caches compressed"
+        )
     elif any("reveal" in why for why in reasons):
         limits = "no policy that needs attention, which this model doesn't reveal"
     else:
@@ -128,7 +138,9 @@ def write_docs(rows: list[dict[str, Any]]) -> None:
         (r["kind"], r["variant"]): summary(r) for r in rows
     }
     bad = {kind for (kind, _), text in summaries.items() if "settings" in text}
-    exact = sorted({kind for (kind, _), text in summaries.items() if text.startswith("exact")} - bad)
+    exact = sorted(
+        {kind for (kind, _), text in summaries.items() if text.startswith("exact")} - bad
+    )
     listing = textwrap.fill(", ".join(f'"{kind}"' for kind in exact), 116, break_on_hyphens=False)
     TESTED.write_text(
         f'''"""The architectures on which pruned caches were found exact. Written by benchmarks/cache_matrix.py."""
@@ -147,15 +159,28 @@ EXACT = frozenset({{
     groups: dict[str, list[str]] = defaultdict(list)
     for (kind, variant), text in sorted(summaries.items()):
         groups[text].append(f"`{kind}`" + (f" ({variant})" if variant else ""))
-    errors = [why for r in rows for what, why in r.get("runs", {}).values() if what == "exact" and r["kind"] in exact]
+    errors = [
+        why
+        for r in rows
+        for what, why in r.get("runs", {}).values()
+        if what == "exact" and r["kind"] in exact
+    ]
     table = ["| a pruned cache is | architectures |", "|---|---|"]
     table += [f"| {text} | {', '.join(names)} |" for text, names in sorted(groups.items())]
-    largest = f"the largest difference of a logit is {max(errors):.0e} of the logits' standard deviation"
-    table += ["", f"{len(exact)} architectures, {len(errors)} comparisons: {largest} (transformers {TRANSFORMERS})."]
+    largest = (
+        f"the largest difference of a logit is {max(errors):.0e} of the logits' standard deviation"
+    )
+    table += [
+        "",
+        f"{len(exact)} architectures, {len(errors)} comparisons: {largest} (transformers {TRANSFORMERS}).",
+    ]
     page = DOCS.read_text("utf-8")
     before, _, rest = page.partition("<!-- matrix -->\n")
     _, _, after = rest.partition("<!-- end of matrix -->\n")
-    DOCS.write_text(before + "<!-- matrix -->\n" + "\n".join(table) + "\n<!-- end of matrix -->\n" + after, "utf-8")
+    DOCS.write_text(
+        before + "<!-- matrix -->\n" + "\n".join(table) + "\n<!-- end of matrix -->\n" + after,
+        "utf-8",
+    )
 
 
 def main(wanted: list[str]) -> None:
@@ -165,7 +190,8 @@ def main(wanted: list[str]) -> None:
     out = Path(wanted.pop(wanted.index("--jsonl") + 1)) if "--jsonl" in wanted else None
     if "--docs" in wanted:
         rows = [json.loads(line) for line in (out or Path()).read_text().splitlines()]
-        write_docs([*{(row["kind"], row["variant"]): row for row in rows}.values()])  # the latest of each
+        # the latest of each
+        write_docs([*{(row["kind"], row["variant"]): row for row in rows}.values()])
         return
     names = [w for w in wanted if not w.startswith("--")]
     for kind, variant in architectures():
@@ -176,7 +202,12 @@ def main(wanted: list[str]) -> None:
         if out:
             with out.open("a") as file:
                 file.write(json.dumps(row) + "\n")
-        print(f"{kind} {variant}".ljust(36), summary(row), f"({time.process_time() - began:.1f} s)", flush=True)
+        print(
+            f"{kind} {variant}".ljust(36),
+            summary(row),
+            f"({time.process_time() - began:.1f} s)",
+            flush=True,
+        )
         for name, (what, why) in row.get("runs", {}).items():
             if what in ("wrong", "crash", "insensitive"):
                 print("     ", what, name, why)

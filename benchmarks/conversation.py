@@ -1,7 +1,8 @@
 """Compares the client's CPU time per call in long conversations with that of as many single turns.
 
-Task, server and number of calls are the same. A conversation sends its whole history with every call, and each turn is
-stored as it ends, so that a killed run loses none. Both include the CPU time of the start.
+Task, server and number of calls are the same. A conversation sends its whole history with every
+call, and each turn is stored as it ends, so that a killed run loses none. Both include the CPU time
+of the start.
 """
 
 from __future__ import annotations
@@ -30,8 +31,12 @@ concurrency = 16
 def measure(server: str, problems: int, steps: int) -> Cost:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "study.toml").write_text(STUDY.format(problems=problems, steps=steps, url=f"{server}/v1"))
-        used = cost([PONDER, "run", "study.toml"], folder, lambda pid: look(server, f"watch?pid={pid}"))
+        (folder / "study.toml").write_text(
+            STUDY.format(problems=problems, steps=steps, url=f"{server}/v1")
+        )
+        used = cost(
+            [PONDER, "run", "study.toml"], folder, lambda pid: look(server, f"watch?pid={pid}")
+        )
         asked = look(server, "state")["requests"]
         assert asked == problems * steps, f"{asked} calls, not {problems * steps}"
     return used
@@ -57,7 +62,14 @@ def main() -> None:
     print()
     ratio = many.cpu_seconds / single.cpu_seconds
     print(verdict("CPU per call in a conversation, relative to a single turn", ratio, 1.3, "×"))
-    print(verdict("additional memory of five times as many rollouts", many.peak_mb - fifth.peak_mb, 10, " MB"))
+    print(
+        verdict(
+            "additional memory of five times as many rollouts",
+            many.peak_mb - fifth.peak_mb,
+            10,
+            " MB",
+        )
+    )
 
 
 if __name__ == "__main__":

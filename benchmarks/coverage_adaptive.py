@@ -1,11 +1,13 @@
-"""Adaptive runs: coverage of their 95 % intervals, and how many of the full plan's attempts they make.
+"""Adaptive runs: coverage of their 95 % intervals, and how many of the full plan's attempts they
+make.
 
     python benchmarks/coverage.py adaptive -r 400
 
-Each scenario names the mean fraction of the attempts that were made. "reached" is, for a critical size and a
-difference, the fraction of intervals with the truth inside; for the best cell, the fraction of runs whose remaining
-cells hold the best (with a margin: whose cells are all within it of the best). The width is the median interval's,
-divided by that of the full plan; for the best cell it is the mean number of cells left.
+Each scenario names the mean fraction of the attempts that were made. "reached" is, for a critical
+size and a difference, the fraction of intervals with the truth inside; for the best cell, the
+fraction of runs whose remaining cells hold the best (with a margin: whose cells are all within it
+of the best). The width is the median interval's, divided by that of the full plan; for the best
+cell it is the mean number of cells left.
 """
 
 from __future__ import annotations
@@ -89,11 +91,17 @@ def ladder_rows(replicates: int, seed: int) -> Iterator[Row]:
         yield name, float(np.mean(hits)), float(np.median(widths)), replicates
 
 
-def shared_problems(rng: np.random.Generator, accuracies: Sequence[float], problems: int) -> list[Floats]:
-    """Cells that share the difficulty of their problems: a correlation of 0.4 between latent normals."""
+def shared_problems(
+    rng: np.random.Generator, accuracies: Sequence[float], problems: int
+) -> list[Floats]:
+    """Cells that share the difficulty of their problems: a correlation of 0.4 between latent
+    normals.
+    """
     cut = np.array([NormalDist().inv_cdf(a) for a in accuracies])
     own = rng.standard_normal((problems, len(cut))) * math.sqrt(0.6)
-    return list(((rng.standard_normal(problems)[:, None] * math.sqrt(0.4) + own) < cut).astype(float).T)
+    return list(
+        ((rng.standard_normal(problems)[:, None] * math.sqrt(0.4) + own) < cut).astype(float).T
+    )
 
 
 CELLS = {
@@ -120,7 +128,8 @@ def best_rows(replicates: int, seed: int) -> Iterator[Row]:
                 seen = asked(design, full)
                 kept = np.flatnonzero(design.left(seen))
                 least, top = min(accuracies[k] for k in kept), accuracies.index(best)
-                # With a margin a run that ends early ends with one cell; at the end of the problems with several.
+                # With a margin a run that ends early ends with one cell; at the end of the problems
+                # with several.
                 hits.append(top in kept or (margin is not None and least >= best - margin - 1e-9))
                 parts.append(part(seen, full))
                 left.append(len(kept))
@@ -131,7 +140,11 @@ def best_rows(replicates: int, seed: int) -> Iterator[Row]:
 
 # Accuracies and mean tokens of variants, and which of them are on the frontier.
 VARIANTS = {
-    "5 variants, 2 dominated": ([0.9, 0.85, 0.5, 0.6, 0.4], [300.0, 100.0, 90.0, 200.0, 250.0], (0, 1, 2)),
+    "5 variants, 2 dominated": (
+        [0.9, 0.85, 0.5, 0.6, 0.4],
+        [300.0, 100.0, 90.0, 200.0, 250.0],
+        (0, 1, 2),
+    ),
     "8 variants, 6 dominated": (
         [0.9, 0.7, 0.65, 0.6, 0.55, 0.5, 0.45, 0.8],
         [150.0] + [200.0] * 6 + [60.0],
@@ -160,17 +173,23 @@ def frontier_rows(replicates: int, seed: int) -> Iterator[Row]:
         yield what, float(np.mean(hits)), float(np.mean(left)), replicates
 
 
-def two_scores(rng: np.random.Generator, difference: float, discordant: float, problems: int) -> list[Floats]:
+def two_scores(
+    rng: np.random.Generator, difference: float, discordant: float, problems: int
+) -> list[Floats]:
     drawn, both = rng.random(problems), rng.random(problems) < 0.6
     first = drawn < (discordant + difference) / 2
     second = ~first & (drawn < discordant)
-    return [np.where(first, 1.0, np.where(second, 0.0, both)), np.where(second, 1.0, np.where(first, 0.0, both))]
+    return [
+        np.where(first, 1.0, np.where(second, 0.0, both)),
+        np.where(second, 1.0, np.where(first, 0.0, both)),
+    ]
 
 
 def paired_rows(replicates: int, seed: int) -> Iterator[Row]:
     power = NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8)
     for problems, discordant in ((100, 0.3), (400, 0.1), (400, 0.3)):
-        # The variance of a difference d between answers that differ on a fraction q of the problems is q - d².
+        # The variance of a difference d between answers that differ on a fraction q of the problems
+        # is q - d².
         planned = math.sqrt(discordant / (problems / power**2 + 1))
         for times in (0, 1, 2):
             rng, hits, parts, widths, clear = np.random.default_rng(seed), [], [], [], []
@@ -178,7 +197,10 @@ def paired_rows(replicates: int, seed: int) -> Iterator[Row]:
                 full = two_scores(rng, times * planned, discordant, problems)
                 design = Paired(problems)
                 seen = asked(design, full)
-                found, whole = design.difference(seen), valid_difference(full[0] - full[1], 0.95, analyses=1)
+                found, whole = (
+                    design.difference(seen),
+                    valid_difference(full[0] - full[1], 0.95, analyses=1),
+                )
                 hits.append(found.low <= times * planned <= found.high)
                 parts.append(part(seen, full))
                 clear.append(found.low > 0 or found.high < 0)
@@ -186,7 +208,12 @@ def paired_rows(replicates: int, seed: int) -> Iterator[Row]:
             effect = ("no difference", "planned difference", "twice the planned")[times]
             what = f"paired, {problems} problems, {discordant:.0%} discordant, {effect}"
             name = f"{what}: {np.mean(parts):.0%} of the attempts"
-            yield f"{name}, clear {np.mean(clear):.0%}", float(np.mean(hits)), float(np.median(widths)), replicates
+            yield (
+                f"{name}, clear {np.mean(clear):.0%}",
+                float(np.mean(hits)),
+                float(np.median(widths)),
+                replicates,
+            )
 
 
 def margin_rows(replicates: int, seed: int) -> Iterator[Row]:
@@ -210,7 +237,9 @@ def margin_rows(replicates: int, seed: int) -> Iterator[Row]:
             found = precise.accuracy(seen[0])
             hits.append(found.low <= accuracy <= found.high)
             parts.append(part(seen, full))
-        name = f"accuracy {accuracy:.0%} to within {margin:.0%}: {np.mean(parts):.0%} of the attempts"
+        name = (
+            f"accuracy {accuracy:.0%} to within {margin:.0%}: {np.mean(parts):.0%} of the attempts"
+        )
         yield name, float(np.mean(hits)), math.nan, replicates
 
 

@@ -1,10 +1,12 @@
-"""How often the 95 % intervals of `ponder compare` hold the truth, and whether predicted power is reached.
+"""How often the 95 % intervals of `ponder compare` hold the truth, and whether predicted power is
+reached.
 
     python benchmarks/coverage.py compare -r 400
 
-Two models on the same problems share each problem's difficulty. Accuracy: the difference, and how often a model that is
-worse by exactly the margin is called not worse (nominal 2.5 %). Tokens: lognormal with a shared part and a common cap.
-Critical sizes: logistic curves. Power: runs of the size that `power` asks for, which should reach 80 %.
+Two models on the same problems share each problem's difficulty. Accuracy: the difference, and how
+often a model that is worse by exactly the margin is called not worse (nominal 2.5 %). Tokens:
+lognormal with a shared part and a common cap. Critical sizes: logistic curves. Power: runs of the
+size that `power` asks for, which should reach 80 %.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def covered(estimates: Sequence[Estimate], true: float) -> tuple[float, float]:
     return float(np.mean(hits)), float(np.mean([e.high - e.low for e in estimates]))
 
 
-def discordant(replicates: int, seed: int, problems: int, apart: float, difference: float) -> Iterator[Row]:
+def discordant(
+    replicates: int, seed: int, problems: int, apart: float, difference: float
+) -> Iterator[Row]:
     """One attempt each; `apart` is the fraction of problems that one of them alone gets right."""
     rng = np.random.default_rng([seed, problems, int(1000 * apart), int(1000 * abs(difference))])
     better, worse = (apart + difference) / 2, (apart - difference) / 2
@@ -60,7 +64,9 @@ def discordant(replicates: int, seed: int, problems: int, apart: float, differen
             yield f"called not worse, {name}: {told}", rate, math.nan, replicates
 
 
-def chances(rng: np.random.Generator, problems: int, gap: float, interaction: float = 0.5) -> tuple[np.ndarray, ...]:
+def chances(
+    rng: np.random.Generator, problems: int, gap: float, interaction: float = 0.5
+) -> tuple[np.ndarray, ...]:
     """The chance of a right answer of each model at each problem."""
     shared = rng.normal(1.0, 1.5, problems)
     own = rng.normal(0, interaction, (2, problems))
@@ -68,7 +74,11 @@ def chances(rng: np.random.Generator, problems: int, gap: float, interaction: fl
 
 
 def several(
-    replicates: int, seed: int, problems: int, samples: tuple[int, int], seeds: tuple[int, int] = (1, 1)
+    replicates: int,
+    seed: int,
+    problems: int,
+    samples: tuple[int, int],
+    seeds: tuple[int, int] = (1, 1),
 ) -> Iterator[Row]:
     """Several samples, also unequal ones, and training seeds that differ by 0.3 in log odds."""
     rng = np.random.default_rng([seed, problems, *samples, *seeds])
@@ -83,7 +93,9 @@ def several(
         pair = []
         for p, m, s in zip(chances(rng, problems, 0.4), samples, seeds, strict=True):
             odds = np.log(p / (1 - p)) + (rng.normal(0, 0.3, (s, 1)) if s > 1 else np.zeros((1, 1)))
-            pair.append(variant(rng.random((s, problems, m)) < 1 / (1 + np.exp(-odds[..., None])), seeds=s))
+            pair.append(
+                variant(rng.random((s, problems, m)) < 1 / (1 + np.exp(-odds[..., None])), seeds=s)
+            )
         found.append(difference_in_accuracy(*pair)(0.95))
     told = f"{problems} problems, samples {samples[0]} and {samples[1]}, seeds {seeds[0]} and {seeds[1]}"
     yield f"accuracy: {told}", *covered(found, true[1] - true[0]), replicates
@@ -99,7 +111,9 @@ def sized(
     slope: float = 5.0,
     sizes: np.ndarray = SIZES,
 ) -> Pair:
-    """Problems at each size; tokens of spread 0.6, half of their variance shared; a cap that cuts `cut` of A."""
+    """Problems at each size; tokens of spread 0.6, half of their variance shared; a cap that cuts
+    `cut` of A.
+    """
     size, n = np.repeat(sizes, problems), len(sizes) * problems
     hard, long = rng.normal(size=(2, n))
     cap = _cap(cut, sizes)
@@ -112,7 +126,9 @@ def sized(
         right = (rng.random((n, samples)) < 1 / (1 + np.exp(-odds[:, None]))) & ~over
         spent = np.minimum(tokens, cap)
         flat = [x.ravel() for x in (right, np.zeros_like(over), over, spent)]
-        data = Columns(np.repeat(size, samples), np.repeat(np.arange(n), samples), *flat, np.array([]))
+        data = Columns(
+            np.repeat(size, samples), np.repeat(np.arange(n), samples), *flat, np.array([])
+        )
         sides.append(Side(data, variant(right[None], spent[None]), None, 0, 0))
     return Pair(*sides)
 
@@ -125,7 +141,9 @@ def _cap(cut: float, sizes: np.ndarray) -> float:
     return float(np.quantile(drawn, 1 - cut))
 
 
-def ratios(replicates: int, seed: int, problems: int, samples: int, cut: float, sizes: np.ndarray) -> Iterator[Row]:
+def ratios(
+    replicates: int, seed: int, problems: int, samples: int, cut: float, sizes: np.ndarray
+) -> Iterator[Row]:
     """A true ratio of tokens of 0.7."""
     rng = np.random.default_rng([seed, problems, samples, int(100 * cut), len(sizes)])
     names = ("tokens", "tokens at the largest size", "tokens where both are right")
@@ -142,11 +160,18 @@ def ratios(replicates: int, seed: int, problems: int, samples: int, cut: float, 
     told = f"{len(sizes)} × {problems} × {samples}, {cut:.0%} cut"
     for name, estimates in found.items():
         yield f"ratio of {name}: {told}", *covered(estimates, 0.7), replicates
-    yield f"ratio of mean tokens, on average (true 0.7): {told}", float(np.mean(naive)), math.nan, replicates
+    yield (
+        f"ratio of mean tokens, on average (true 0.7): {told}",
+        float(np.mean(naive)),
+        math.nan,
+        replicates,
+    )
 
 
 def seeded(replicates: int, seed: int, problems: int, seeds: int) -> Iterator[Row]:
-    """B has training seeds, whose log tokens differ by 0.1 and log odds by 0.3; the true ratio is 0.7."""
+    """B has training seeds, whose log tokens differ by 0.1 and log odds by 0.3; the true ratio is
+    0.7.
+    """
     rng = np.random.default_rng([seed, problems, seeds, 9])
     names = ("tokens", "tokens per right answer")
     found: dict[str, list[Estimate]] = {name: [] for name in names}
@@ -154,14 +179,18 @@ def seeded(replicates: int, seed: int, problems: int, seeds: int) -> Iterator[Ro
         hard, long = rng.normal(size=(2, problems))
         sides = []
         for s, factor in ((1, 1.0), (seeds, 0.7)):
-            luck, wordy = (rng.normal(0, x, (s, 1)) if s > 1 else np.zeros((1, 1)) for x in (0.3, 0.1))
+            luck, wordy = (
+                rng.normal(0, x, (s, 1)) if s > 1 else np.zeros((1, 1)) for x in (0.3, 0.1)
+            )
             right = rng.random((s, problems)) < 1 / (1 + np.exp(-1 - hard - luck))
             noise = rng.normal(0, 0.4, (s, problems))
             tokens = factor * np.exp(5 + 0.4 * long + noise + wordy)
             order = np.argsort(np.indices(right.shape)[1].ravel(), kind="stable")
             none = np.zeros(right.size, dtype=bool)
             flat = right.ravel()[order], none, none, tokens.ravel()[order]
-            data = Columns(np.full(right.size, 36.0), np.repeat(np.arange(problems), s), *flat, np.array([]))
+            data = Columns(
+                np.full(right.size, 36.0), np.repeat(np.arange(problems), s), *flat, np.array([])
+            )
             sides.append(Side(data, variant(right[..., None], tokens[..., None], s), None, 0, 0))
         logs, (one, other) = token_logs(Pair(*sides)), (per_right(side) for side in sides)
         assert logs
@@ -188,36 +217,52 @@ def cost(replicates: int, seed: int, problems: int) -> Iterator[Row]:
     true = [side.data.tokens.mean() / side.data.correct.mean() for side in many.sides]
     found = []
     for _ in range(replicates):
-        one, other = (per_right(side) for side in sized(rng, problems, 1, 0.7, 0.1, (45.0, 50.0)).sides)
+        one, other = (
+            per_right(side) for side in sized(rng, problems, 1, 0.7, 0.1, (45.0, 50.0)).sides
+        )
         assert one
         assert other
         found.append(other.over(one)(0.95))
-    yield f"ratio of tokens per right answer: 13 × {problems}", *covered(found, true[1] / true[0]), replicates
+    yield (
+        f"ratio of tokens per right answer: 13 × {problems}",
+        *covered(found, true[1] / true[0]),
+        replicates,
+    )
 
 
-def critical(replicates: int, seed: int, problems: int, slope: float, second: float) -> Iterator[Row]:
+def critical(
+    replicates: int, seed: int, problems: int, slope: float, second: float
+) -> Iterator[Row]:
     rng = np.random.default_rng([seed, problems, int(10 * slope), int(second)])
     found, none = [], 0
     for _ in range(replicates):
-        ratio = critical_ratio(sized(rng, problems, 1, 1.0, 0.0, (40.0, second), slope), replicates=500)
+        ratio = critical_ratio(
+            sized(rng, problems, 1, 1.0, 0.0, (40.0, second), slope), replicates=500
+        )
         if isinstance(ratio, str):
             none += 1
         else:
             found.append(ratio.ratio(0.95))
-    told = f"13 × {problems}, slope {slope:g}, true {second / 40:g}" + (f" ({none} without one)" if none else "")
+    told = f"13 × {problems}, slope {slope:g}, true {second / 40:g}" + (
+        f" ({none} without one)" if none else ""
+    )
     yield f"ratio of critical sizes: {told}", *covered(found, second / 40), len(found)
 
 
 def power(
     replicates: int, seed: int, samples: int, seeds: tuple[int, int] = (1, 1), spread: float = 0.0
 ) -> Iterator[Row]:
-    """Equal models: how often a run of as many problems as `power` asks for shows that B is not worse by 3 points."""
+    """Equal models: how often a run of as many problems as `power` asks for shows that B is not
+    worse by 3 points.
+    """
     rng = np.random.default_rng([seed, samples, *seeds, int(100 * spread)])
 
     def model(p: np.ndarray, s: int) -> Variant:
         odds = np.log(p / (1 - p)) + (rng.normal(0, spread, (s, 1)) if s > 1 else np.zeros((1, 1)))
         shape = (s, len(p), samples)
-        return variant(rng.random(shape) < np.broadcast_to(1 / (1 + np.exp(-odds[..., None])), shape), seeds=s)
+        return variant(
+            rng.random(shape) < np.broadcast_to(1 / (1 + np.exp(-odds[..., None])), shape), seeds=s
+        )
 
     true = _true_components(seeds, spread)
     problems = int(problems_for_margin(true, MARGIN, samples, max(seeds)))
@@ -228,11 +273,23 @@ def power(
         if len(pilot) < 100:
             again = [model(p, s) for p, s in zip(chances(rng, 100, 0.0), seeds, strict=True)]
             pilot.append(problems_for_margin(of_two(*again), MARGIN, samples, max(seeds)))
-    told = f"{samples} samples, seeds {seeds[0]} and {seeds[1]}" + (f" of spread {spread:g}" if spread else "")
-    yield f"POWER at the {problems:,} problems asked for, {told}", float(np.mean(shown)), math.nan, replicates
+    told = f"{samples} samples, seeds {seeds[0]} and {seeds[1]}" + (
+        f" of spread {spread:g}" if spread else ""
+    )
+    yield (
+        f"POWER at the {problems:,} problems asked for, {told}",
+        float(np.mean(shown)),
+        math.nan,
+        replicates,
+    )
     if max(seeds) == 1:  # of five seeds the variance is too uncertain for a forecast
         ratio = float(np.median(pilot)) / problems
-        yield f"problems asked for after 100, median over truth, {told}", ratio, math.nan, len(pilot)
+        yield (
+            f"problems asked for after 100, median over truth, {told}",
+            ratio,
+            math.nan,
+            len(pilot),
+        )
 
 
 def _true_components(seeds: tuple[int, int], spread: float) -> Components:
@@ -269,7 +326,13 @@ def rows(replicates: int, seed: int) -> Iterator[Row]:
         (100, (1, 1), (5, 5)),
     ):
         yield from several(replicates, seed, problems, samples, seeds)
-    for problems, samples, cut in ((20, 1, 0.0), (20, 1, 0.2), (4, 1, 0.0), (5, 4, 0.2), (20, 1, 0.4)):
+    for problems, samples, cut in (
+        (20, 1, 0.0),
+        (20, 1, 0.2),
+        (4, 1, 0.0),
+        (5, 4, 0.2),
+        (20, 1, 0.4),
+    ):
         yield from ratios(replicates, seed, problems, samples, cut, SIZES)
     yield from ratios(replicates, seed, 100, 1, 0.1, SIZES[4:5])
     for seeds in (3, 5):

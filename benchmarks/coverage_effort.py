@@ -1,9 +1,11 @@
-"""How often the 95 % intervals of `effort` hold the truth, and how often its tests reject a true law at 5 %.
+"""How often the 95 % intervals of `effort` hold the truth, and how often its tests reject a true
+law at 5 %.
 
     python benchmarks/coverage.py effort -r 1000
 
-Tokens are lognormal around a power law of exponent 1.2 at 13 sizes, with a common cap that truncates a fraction of
-all attempts. `width` is the mean width of the interval; for a test, whose second number is how often it rejects, nan.
+Tokens are lognormal around a power law of exponent 1.2 at 13 sizes, with a common cap that
+truncates a fraction of all attempts. `width` is the mean width of the interval; for a test, whose
+second number is how often it rejects, nan.
 """
 
 from __future__ import annotations
@@ -29,9 +31,14 @@ def lognormal(
     grows: float = 0.0,
     sizes: np.ndarray = SIZES,
 ) -> Columns:
-    """Half of the variance is shared within a problem; the spread is a power `grows` of size, `spread` at 36."""
+    """Half of the variance is shared within a problem; the spread is a power `grows` of size,
+    `spread` at 36.
+    """
     cap = _cap(spread, cut, grows, tuple(sizes))
-    size, problem = np.repeat(sizes, problems * samples), np.repeat(np.arange(len(sizes) * problems), samples)
+    size, problem = (
+        np.repeat(sizes, problems * samples),
+        np.repeat(np.arange(len(sizes) * problems), samples),
+    )
     shared = rng.normal(size=len(sizes) * problems)[problem]
     own = (shared + rng.normal(size=len(size))) / math.sqrt(2)
     tokens = np.exp(EXPONENT * np.log(size / 36) + 5 + spread * (size / 36) ** grows * own)
@@ -48,7 +55,12 @@ def _cap(spread: float, cut: float, grows: float, sizes: tuple[float, ...]) -> f
     for _ in range(50):
         middle = (low + high) / 2
         above = [
-            math.erfc((middle - 5 - EXPONENT * math.log(s / 36)) / (spread * (s / 36) ** grows) / math.sqrt(2)) / 2
+            math.erfc(
+                (middle - 5 - EXPONENT * math.log(s / 36))
+                / (spread * (s / 36) ** grows)
+                / math.sqrt(2)
+            )
+            / 2
             for s in sizes
         ]
         low, high = (middle, high) if np.mean(above) > cut else (low, middle)
@@ -78,7 +90,9 @@ def scenario(
     grows: float = 0.0,
     sizes: np.ndarray = SIZES,
 ) -> Iterator[tuple[str, float, float, int]]:
-    rng = np.random.default_rng([seed, int(100 * spread), int(100 * cut), problems, samples, int(100 * grows)])
+    rng = np.random.default_rng(
+        [seed, int(100 * spread), int(100 * cut), problems, samples, int(100 * grows)]
+    )
     last = len(sizes) - 1
     at_last = EXPONENT * math.log(sizes[last] / 36) + 5
     spread_at_last = spread * (sizes[last] / 36) ** grows

@@ -1,8 +1,10 @@
-"""Coverage of the predicted horizon and of turn accuracy after right and wrong answers, by simulation (nominal 95 %).
+"""Coverage of the predicted horizon and of turn accuracy after right and wrong answers, by
+simulation (nominal 95 %).
 
-`python benchmarks/coverage.py horizon` prints one row per scenario. A rollout errs with probability 1 - q
-per turn while its sum is right, and 1 - r once it is wrong. With `spread`, q differs between problems (beta, 4 rollouts
-each), and the truth is the fraction over turns at risk in a large sample.
+`python benchmarks/coverage.py horizon` prints one row per scenario. A rollout errs with probability
+1 - q per turn while its sum is right, and 1 - r once it is wrong. With `spread`, q differs between
+problems (beta, 4 rollouts each), and the truth is the fraction over turns at risk in a large
+sample.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ SCENARIOS = (
 
 
 def simulated(rng: np.random.Generator, case: Scenario, problems: int) -> Rollouts:
-    """Rollouts whose turn accuracy depends on whether the sum before is right; a wrong sum is never right again."""
+    """Rollouts whose turn accuracy depends on whether the sum before is right; a wrong sum is never
+    right again.
+    """
     problem = np.repeat(np.arange(problems), case.samples)
     q = np.full(problems, case.q)
     if case.spread:
@@ -54,7 +58,9 @@ def simulated(rng: np.random.Generator, case: Scenario, problems: int) -> Rollou
     index = np.logical_and.accumulate(draws < q[problem][:, None], axis=1)
     before = np.column_stack([np.ones(len(problem), dtype=np.bool_), index[:, :-1]])
     turn = np.where(before, index, draws < case.r)
-    return Rollouts(1, problem, np.full(len(problem), case.turns), index, turn, np.zeros(shape, np.bool_), 0)
+    return Rollouts(
+        1, problem, np.full(len(problem), case.turns), index, turn, np.zeros(shape, np.bool_), 0
+    )
 
 
 def truth(case: Scenario) -> Floats:
@@ -66,16 +72,29 @@ def truth(case: Scenario) -> Floats:
 
 
 def rows(replicates: int, seed: int) -> Iterator[tuple[str, float, float, int]]:
-    """For each scenario and estimate: coverage, mean relative width of the intervals that are finite, replicates."""
+    """For each scenario and estimate: coverage, mean relative width of the intervals that are
+    finite, replicates.
+    """
     for case in SCENARIOS:
         rng, true = np.random.default_rng(seed), truth(case)
         hits, widths = np.zeros(3), [list[float](), list[float](), list[float]()]
         for _ in range(replicates):
             found = horizon(simulated(rng, case, case.problems), blur=9)
-            estimates: tuple[Estimate, ...] = (found.predicted, found.after_right, found.after_wrong)
+            estimates: tuple[Estimate, ...] = (
+                found.predicted,
+                found.after_right,
+                found.after_wrong,
+            )
             for i, estimate in enumerate(estimates):
                 hits[i] += estimate.low - 1e-12 <= true[i] <= estimate.high + 1e-12
                 if math.isfinite(estimate.high):
                     widths[i].append((estimate.high - estimate.low) / (true[i] or 1.0))
-        for i, name in enumerate(("predicted horizon", "after a right answer", "after a wrong answer")):
-            yield f"{name}: {case}", hits[i] / replicates, float(np.mean(widths[i] or [math.inf])), replicates
+        for i, name in enumerate(
+            ("predicted horizon", "after a right answer", "after a wrong answer")
+        ):
+            yield (
+                f"{name}: {case}",
+                hits[i] / replicates,
+                float(np.mean(widths[i] or [math.inf])),
+                replicates,
+            )

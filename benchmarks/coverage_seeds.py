@@ -1,10 +1,11 @@
-"""Coverage of intervals over training seeds, of the band around a budget curve, and the false discovery rate.
+"""Coverage of intervals over training seeds, of the band around a budget curve, and the false
+discovery rate.
 
     python benchmarks/coverage.py seeds            # R = 400, about three CPU minutes
     python benchmarks/coverage.py seeds -r 2000
 
-Nominal are 95 % and a false discovery rate of at most 5 %. Seeds differ by `spread` in log odds and problems by 1.5; a
-budget curve's tokens are lognormal.
+Nominal are 95 % and a false discovery rate of at most 5 %. Seeds differ by `spread` in log odds and
+problems by 1.5; a budget curve's tokens are lognormal.
 """
 
 from __future__ import annotations
@@ -36,7 +37,14 @@ def true_accuracy(odds: float, spread: float) -> float:
     return float((1 / (1 + np.exp(-odds - 1.5 * MANY[0] - spread * MANY[1]))).mean())
 
 
-def arm(rng: np.random.Generator, easy: np.ndarray, odds: float, spread: float, seeds: int, name: str = "") -> Variant:
+def arm(
+    rng: np.random.Generator,
+    easy: np.ndarray,
+    odds: float,
+    spread: float,
+    seeds: int,
+    name: str = "",
+) -> Variant:
     """A variant of so many training seeds; of one, it is taken as untrained."""
     luck = rng.normal(0, spread, (seeds, 1)) if seeds > 1 else 0.0
     right = rng.random((seeds, len(easy))) < 1 / (1 + np.exp(-easy - odds - luck))
@@ -53,7 +61,9 @@ def covered(estimates: Sequence[Estimate], true: float) -> tuple[float, float]:
     )
 
 
-def single(seeds: int, problems: int, spread: float, replicates: int, rng: np.random.Generator) -> Row:
+def single(
+    seeds: int, problems: int, spread: float, replicates: int, rng: np.random.Generator
+) -> Row:
     found = []
     for _ in range(replicates):
         v = arm(rng, rng.normal(0, 1.5, problems), BETTER, spread, seeds)
@@ -63,19 +73,35 @@ def single(seeds: int, problems: int, spread: float, replicates: int, rng: np.ra
 
 
 def difference(
-    seeds: tuple[int, int], problems: int, spreads: tuple[float, float], replicates: int, rng: np.random.Generator
+    seeds: tuple[int, int],
+    problems: int,
+    spreads: tuple[float, float],
+    replicates: int,
+    rng: np.random.Generator,
 ) -> Row:
     found = []
     for _ in range(replicates):
         easy = rng.normal(0, 1.5, problems)
-        found.append(accuracy_difference(*(arm(rng, easy, EASY, s, n) for s, n in zip(spreads, seeds, strict=True))))
-    true = true_accuracy(EASY, spreads[0]) - true_accuracy(EASY, spreads[1] if seeds[1] > 1 else 0.0)
+        found.append(
+            accuracy_difference(
+                *(arm(rng, easy, EASY, s, n) for s, n in zip(spreads, seeds, strict=True))
+            )
+        )
+    true = true_accuracy(EASY, spreads[0]) - true_accuracy(
+        EASY, spreads[1] if seeds[1] > 1 else 0.0
+    )
     told = f"difference, {seeds[0]} and {seeds[1]} seeds, {problems} problems, spread {spreads[0]:g} and {spreads[1]:g}"
     return told, *covered(found, true), replicates
 
 
 def power(
-    seeds: int, problems: int, spread: float, arms: int, replicates: int, rng: np.random.Generator, noisy: float = 1.0
+    seeds: int,
+    problems: int,
+    spread: float,
+    arms: int,
+    replicates: int,
+    rng: np.random.Generator,
+    noisy: float = 1.0,
 ) -> Iterator[Row]:
     """How often 10 points are found, and what covers; with several arms, their seeds are pooled."""
     found = []
@@ -83,7 +109,10 @@ def power(
     for _ in range(replicates):
         easy = rng.normal(0, 1.5, problems)
         odds = [BETTER] + [EASY] * (arms - 1)
-        made = [arm(rng, easy, o, s, seeds, f"v{i}") for i, (o, s) in enumerate(zip(odds, spreads, strict=True))]
+        made = [
+            arm(rng, easy, o, s, seeds, f"v{i}")
+            for i, (o, s) in enumerate(zip(odds, spreads, strict=True))
+        ]
         data = Variants(tuple(made), np.zeros(problems, dtype=np.int64), 0)
         first, second, *_ = pool_seeds(data, {v.name: "one" for v in made}).variants
         found.append(accuracy_difference(first, second))
@@ -95,7 +124,14 @@ def power(
     yield f"10 points, {told}: POWER", float(np.mean([e.low > 0 for e in found])), width, replicates
 
 
-def band(problems: int, samples: int, seeds: int, spread: float, replicates: int, rng: np.random.Generator) -> Row:
+def band(
+    problems: int,
+    samples: int,
+    seeds: int,
+    spread: float,
+    replicates: int,
+    rng: np.random.Generator,
+) -> Row:
     """Whether the whole true curve is in the band, on a fine grid, and the band's mean width."""
     grid = np.exp(np.linspace(3.0, 8.0, 101))
     logs = 5.5 + 0.5 * MANY[0]
@@ -103,7 +139,9 @@ def band(problems: int, samples: int, seeds: int, spread: float, replicates: int
     if spread:
         odds = odds + spread * MANY[1]
     right = 1 / (1 + np.exp(-odds))
-    order = np.argsort(tokens := np.exp(logs + 0.5 * np.random.default_rng(1).normal(size=len(logs))))
+    order = np.argsort(
+        tokens := np.exp(logs + 0.5 * np.random.default_rng(1).normal(size=len(logs)))
+    )
     at = np.searchsorted(tokens[order], grid, side="right")
     true = np.concatenate([[0.0], np.cumsum(right[order])])[at] / len(logs)
     hits, widths = 0, []
@@ -117,21 +155,27 @@ def band(problems: int, samples: int, seeds: int, spread: float, replicates: int
         names = tuple((i,) for i in range(seeds)) if seeds > 1 else ()
         v = Variant("", names, seed, problem, spent.ravel(), correct.ravel(), 0.0, 0.0)
         steps = np.unique(v.tokens[v.correct])
-        thinned = np.unique(np.linspace(0, len(steps) - 1, min(100, len(steps))).round().astype(np.int64))
+        thinned = np.unique(
+            np.linspace(0, len(steps) - 1, min(100, len(steps))).round().astype(np.int64)
+        )
         places = [0.0, *steps[thinned].tolist(), float(grid[-1])]
         found = under_budget(v, places)
         place = np.searchsorted(places, grid, side="right") - 1
         low, high = (np.array([getattr(e, end) for e in found])[place] for end in ("low", "high"))
         hits += bool(((low <= true + 1e-9) & (true <= high + 1e-9)).all())
         widths.append(float((high - low).mean()))
-    told = f"budget curve, all budgets at once, {problems} problems × {samples}" + (f", {seeds} seeds" * (seeds > 1))
+    told = f"budget curve, all budgets at once, {problems} problems × {samples}" + (
+        f", {seeds} seeds" * (seeds > 1)
+    )
     return told, hits / replicates, float(np.mean(widths)), replicates
 
 
 def false_discoveries(
     arms: int, real: int, seeds: int, problems: int, replicates: int, rng: np.random.Generator
 ) -> Iterator[Row]:
-    """Of variants compared with one reference, `real` are 15 points better: the rates of false and of true findings."""
+    """Of variants compared with one reference, `real` are 15 points better: the rates of false and
+    of true findings.
+    """
     false, plain, found = [], [], []
     for _ in range(replicates):
         easy = rng.normal(0, 1.5, problems)

@@ -1,9 +1,11 @@
-"""Coverage of the 95 % intervals of accuracy, mean tokens, critical size, its local check and the lapse rate.
+"""Coverage of the 95 % intervals of accuracy, mean tokens, critical size, its local check and the
+lapse rate.
 
     python benchmarks/coverage.py shape -r 300
 
-One row per scenario: coverage, median relative width (or, for a test, nothing), replicates. A line "alarm:"
-gives the fraction of data sets that a check rejects: up to 5 % if its null is true, its power if not.
+One row per scenario: coverage, median relative width (or, for a test, nothing), replicates. A line
+"alarm:" gives the fraction of data sets that a check rejects: up to 5 % if its null is true, its
+power if not.
 """
 
 from __future__ import annotations
@@ -81,7 +83,9 @@ class Tally:
 
     def add(self, estimate: Estimate, truth: float) -> None:
         self.hits.append(estimate.low <= truth <= estimate.high)
-        self.widths.append((estimate.high - estimate.low) / truth if truth else estimate.high - estimate.low)
+        self.widths.append(
+            (estimate.high - estimate.low) / truth if truth else estimate.high - estimate.low
+        )
 
     def row(self, scenario: str) -> Row:
         return scenario, float(np.mean(self.hits)), float(np.median(self.widths)), len(self.hits)
@@ -91,7 +95,11 @@ def critical_rows(replicates: int, seed: int, scenarios: list[Curve]) -> Iterato
     for curve in scenarios:
         rng = np.random.default_rng(seed)
         size, local, lapse = Tally(), Tally(), Tally()
-        alarms: dict[str, list[bool]] = {"local differs": [], "curve does not fit": [], "not steady": []}
+        alarms: dict[str, list[bool]] = {
+            "local differs": [],
+            "curve does not fit": [],
+            "not steady": [],
+        }
         for _ in range(replicates):
             found = critical_size(draw(rng, curve), replicates=200)
             size.add(found.size, curve.half)
@@ -121,9 +129,16 @@ def unsteady_rows(replicates: int, seed: int) -> Iterator[Row]:
         for samples in (1, 4):
             rng, alarms = np.random.default_rng(seed), []
             for _ in range(replicates):
-                found = critical_size(draw(rng, Curve(name, chance, 35, 0.0, samples=samples)), replicates=50)
+                found = critical_size(
+                    draw(rng, Curve(name, chance, 35, 0.0, samples=samples)), replicates=50
+                )
                 alarms.append(found.steady_p_value < 0.05)
-            yield f"alarm: not steady: {name}, {samples} per problem", float(np.mean(alarms)), math.nan, replicates
+            yield (
+                f"alarm: not steady: {name}, {samples} per problem",
+                float(np.mean(alarms)),
+                math.nan,
+                replicates,
+            )
 
 
 def accuracy_rows(replicates: int, seed: int) -> Iterator[Row]:

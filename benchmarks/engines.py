@@ -1,7 +1,8 @@
-"""Compares the tokens per second of `vllm` and `transformers` on SmolLM2, at 1 and 16 requests in flight.
+"""Compares the tokens per second of `vllm` and `transformers` on SmolLM2, at 1 and 16 requests in
+flight.
 
-Both answer the same sums greedily, in float32 on one thread. CPU seconds are those of all processes that generate;
-wall time on a shared machine depends on what else runs. Needs `make engines`.
+Both answer the same sums greedily, in float32 on one thread. CPU seconds are those of all processes
+that generate; wall time on a shared machine depends on what else runs. Needs `make engines`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ from ponder.models.vllm import Vllm
 from ponder.tasks.chain_sum import ChainSum
 
 VLLM = Path(__file__).parent.parent / ".venv-vllm/bin/python"
-SMALL = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+SMALL = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+}
 BUDGET, REQUESTS = 48, {1: 4, 16: 48}
 
 
@@ -53,7 +58,9 @@ async def ask(model: Model, requests: list[Request], in_flight: int) -> int:
     return sum(await asyncio.gather(*map(one, requests)))
 
 
-async def measured(model: Model, in_flight: int, cpu: Callable[[], float]) -> tuple[int, float, float]:
+async def measured(
+    model: Model, in_flight: int, cpu: Callable[[], float]
+) -> tuple[int, float, float]:
     task = ChainSum()
     problems = itertools.islice(task.problems(4, seed=in_flight), REQUESTS[in_flight] + 1)
     warm, *requests = [Request.first_turn(task, problem) for problem in problems]
@@ -76,7 +83,9 @@ def main() -> None:
     for name, model, cpu in engines:
         for in_flight in REQUESTS:
             tokens, seconds, cpu_seconds = asyncio.run(measured(model, in_flight, cpu))
-            rows.append([name, in_flight, tokens, f"{tokens / seconds:.1f}", f"{tokens / cpu_seconds:.1f}"])
+            rows.append(
+                [name, in_flight, tokens, f"{tokens / seconds:.1f}", f"{tokens / cpu_seconds:.1f}"]
+            )
     print(table(rows, ["engine", "in flight", "tokens", "tokens per second", "per CPU second"]))
 
 

@@ -2,11 +2,12 @@
 
     python benchmarks/kvcache.py [decode] [steps] [labels]
 
-All times are CPU time of one thread; what is compared takes turns, so that the machine's load hits all alike. Decoding
-is measured on a random Llama of SmolLM2-135M's shape, and for batches on one with a fifth of its layers and vocabulary,
-whose full cache fits into memory. Caches are filled with random keys and values, and pruned as often as decoding would
-have pruned them. A step without context is the limit: no cache could be faster. Two full caches are compared:
-transformers' own, which copies itself at every token, and ours in a buffer; the second comparison shows what eviction
+All times are CPU time of one thread; what is compared takes turns, so that the machine's load hits
+all alike. Decoding is measured on a random Llama of SmolLM2-135M's shape, and for batches on one
+with a fifth of its layers and vocabulary, whose full cache fits into memory. Caches are filled with
+random keys and values, and pruned as often as decoding would have pruned them. A step without
+context is the limit: no cache could be faster. Two full caches are compared: transformers' own,
+which copies itself at every token, and ours in a buffer; the second comparison shows what eviction
 alone gains.
 """
 
@@ -33,9 +34,11 @@ from ponder.policies.full import Full
 from ponder.policies.h2o import H2o
 from ponder.policies.random import Random
 
-HELD = CacheBudget(budget=1152, window=256, ratio=0.75, question=False)  # from 928 columns to 1,152: about 1k
+# from 928 columns to 1,152: about 1k
+HELD = CacheBudget(budget=1152, window=256, ratio=0.75, question=False)
 CYCLE, STRIDE = 224, 8  # tokens from one pruning to the next, of which every eighth is measured
-# Context, batch, part of the model: rounds, steps of a full cache per round. The pruned one has one cycle in all.
+# Context, batch, part of the model: rounds, steps of a full cache per round. The pruned one has one
+# cycle in all.
 SETTINGS = {
     (2048, 1, 1): (7, 3),
     (8192, 1, 1): (7, 2),
@@ -126,7 +129,9 @@ class Decoder:
     @property
     def megabytes(self) -> float:
         """Allocated for keys and values."""
-        return sum(t.nbytes for layer in self.cache.layers for t in (layer.keys, layer.values)) / 1e6
+        return (
+            sum(t.nbytes for layer in self.cache.layers for t in (layer.keys, layer.values)) / 1e6
+        )
 
 
 @torch.inference_mode()
@@ -146,17 +151,35 @@ def decoding() -> None:
             for decoder in (full, stock, floor):
                 decoder.steps(steps)
         pruning = held.pruning  # once per cycle
-        ours, mine, theirs = median(held.taken) + pruning / CYCLE, median(full.taken), median(stock.taken)
+        ours, mine, theirs = (
+            median(held.taken) + pruning / CYCLE,
+            median(full.taken),
+            median(stock.taken),
+        )
         limit = median(floor.taken)
         times = [f"{1000 * t:.0f}" for t in (theirs, mine, ours, limit, pruning)]
         name = f"{context:,} × {batch}"
-        rows.append((name, *times, f"{theirs / ours:.2f}×", f"{theirs / limit:.2f}×", f"{mine / ours:.2f}×"))
-        verdicts.append(verdict(f"{name}: limit of the speed-up, relative to the speed-up", ours / limit, 1 / OF_LIMIT))
+        rows.append(
+            (name, *times, f"{theirs / ours:.2f}×", f"{theirs / limit:.2f}×", f"{mine / ours:.2f}×")
+        )
+        verdicts.append(
+            verdict(
+                f"{name}: limit of the speed-up, relative to the speed-up",
+                ours / limit,
+                1 / OF_LIMIT,
+            )
+        )
         if batch > 1:
-            verdicts.append(verdict(f"{name}: time as a fraction of stock's", ours / theirs, 1 / BATCH_SPEED_UP))
+            verdicts.append(
+                verdict(f"{name}: time as a fraction of stock's", ours / theirs, 1 / BATCH_SPEED_UP)
+            )
         sizes.append((name, *(f"{d.megabytes:.0f}" for d in (stock, full, held))))
         verdicts.append(
-            verdict(f"{name}: full cache's bytes relative to stock's", full.megabytes / stock.megabytes, ALLOCATED)
+            verdict(
+                f"{name}: full cache's bytes relative to stock's",
+                full.megabytes / stock.megabytes,
+                ALLOCATED,
+            )
         )
     heads = (
         "context × batch",
@@ -188,7 +211,14 @@ def every_step() -> None:
                 decoder.steps(2)
         times = [median(decoder.taken[2:]) for decoder in (plain, pruned)]
         ratio = times[1] / times[0]
-        rows.append((policy.plugin_name(), granularity, *(f"{1000 * t:.0f}" for t in times), f"{ratio:.2f}×"))
+        rows.append(
+            (
+                policy.plugin_name(),
+                granularity,
+                *(f"{1000 * t:.0f}" for t in times),
+                f"{ratio:.2f}×",
+            )
+        )
         what = f"{policy.plugin_name()}, {granularity}: a step that prunes, relative to one that doesn't"
         verdicts.append(verdict(what, ratio, STEP_BAR))
     print(table(rows, ("policy", "granularity", "a step ms", "and a pruning", "ratio")))
@@ -214,7 +244,10 @@ def labels() -> None:
     for _ in range(5):
         for how, times in taken.items():
             times.append(seconds(lambda how=how: read(model, how)))
-    rows = [(how, f"{median(times):.2f}", f"{peak[how] - peak['nothing']:.0f}") for how, times in taken.items()]
+    rows = [
+        (how, f"{median(times):.2f}", f"{peak[how] - peak['nothing']:.0f}")
+        for how, times in taken.items()
+    ]
     square = TRACE**2 * 4 / 2**20
     print(table(rows, (f"{TRACE:,} tokens, {ANSWER} of answer", "CPU s", "MB beyond the model")))
     print(
@@ -222,9 +255,20 @@ def labels() -> None:
     )
     print()
     print(
-        verdict("labels: time as a fraction of a plain pass's", median(taken["labels"]) / median(taken["plain"]), 1.5)
+        verdict(
+            "labels: time as a fraction of a plain pass's",
+            median(taken["labels"]) / median(taken["plain"]),
+            1.5,
+        )
     )
-    print(verdict("labels: peak memory beyond a plain pass's", peak["labels"] - peak["plain"], square, " MB"))
+    print(
+        verdict(
+            "labels: peak memory beyond a plain pass's",
+            peak["labels"] - peak["plain"],
+            square,
+            " MB",
+        )
+    )
 
 
 def main(wanted: list[str]) -> None:

@@ -1,9 +1,11 @@
-"""CPU time of an iteration of `length_rl`, rollouts and update, beside TRL's GRPOTrainer on the same model and prompts.
+"""CPU time of an iteration of `length_rl`, rollouts and update, beside TRL's GRPOTrainer on the
+same model and prompts.
 
-Both sample 8 texts for each of 16 prompts at temperature 1 and take as many steps on all of them, one thread each. The
-prompts ask the pocket model of the long style for 1 to 16 steps of execution, so lengths are ragged. The rewards only
-tell samples apart, so that ours has none to leave out. Ours is timed from loading to the written model; TRL's without
-loading. `--quick` takes only one step on the samples of an iteration, not also two.
+Both sample 8 texts for each of 16 prompts at temperature 1 and take as many steps on all of them,
+one thread each. The prompts ask the pocket model of the long style for 1 to 16 steps of execution,
+so lengths are ragged. The rewards only tell samples apart, so that ours has none to leave out. Ours
+is timed from loading to the written model; TRL's without loading. `--quick` takes only one step on
+the samples of an iteration, not also two.
 """
 
 from __future__ import annotations
@@ -44,8 +46,16 @@ class Apart(LengthReward):
 
 def ours(inner: int) -> tuple[float, float]:
     """Tokens per rollout, and CPU seconds per iteration."""
-    settings = {"problems": PROMPTS, "pool": PROMPTS, "n": SAMPLES, "prioritised": False, "seed": SEED}
-    method = LengthRl(train_on=ON, iterations=ITERATIONS, inner=inner, limit=LONGEST, reward=Apart(), **settings)
+    settings = {
+        "problems": PROMPTS,
+        "pool": PROMPTS,
+        "n": SAMPLES,
+        "prioritised": False,
+        "seed": SEED,
+    }
+    method = LengthRl(
+        train_on=ON, iterations=ITERATIONS, inner=inner, limit=LONGEST, reward=Apart(), **settings
+    )
     began = time.process_time()
     lengths = [report["tokens"] for report in method.make(MODEL) if "tokens" in report]
     return sum(lengths) / ITERATIONS, (time.process_time() - began) / ITERATIONS
@@ -61,7 +71,9 @@ def theirs(inner: int) -> tuple[float, float]:
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     asked = [codec.prompt(one.request()) for one in draw_problems(ON, PROMPTS, SEED)]
     prompts = [" ".join(words) for words in asked]
-    assert [tokenizer(text)["input_ids"] for text in prompts] == [codec.encode(words) for words in asked]
+    assert [tokenizer(text)["input_ids"] for text in prompts] == [
+        codec.encode(words) for words in asked
+    ]
     with tempfile.TemporaryDirectory() as scratch:
         config = GRPOConfig(
             scratch, loss_type="dr_grpo", scale_rewards="none", beta=0.0, num_iterations=inner, learning_rate=1e-6,
@@ -97,9 +109,23 @@ def main() -> None:
         counts = f"{tokens:.0f}", f"{other_tokens:.0f}"
         what = f"CPU per iteration, rollouts of {PROMPTS} × {SAMPLES} and {inner} step{'s' * (inner > 1)}"
         record(
-            "Training", what, "s", seconds, "TRL GRPOTrainer", other_seconds, packages=["trl", "transformers", "torch"]
+            "Training",
+            what,
+            "s",
+            seconds,
+            "TRL GRPOTrainer",
+            other_seconds,
+            packages=["trl", "transformers", "torch"],
         )
-        rows.append((inner, *counts, f"{seconds:.2f}", f"{other_seconds:.2f}", f"{other_seconds / seconds:.1f}×"))
+        rows.append(
+            (
+                inner,
+                *counts,
+                f"{seconds:.2f}",
+                f"{other_seconds:.2f}",
+                f"{other_seconds / seconds:.1f}×",
+            )
+        )
     heads = "steps", "tokens per rollout", "TRL's", "CPU s per iteration", "TRL's", "ratio"
     print(table(rows, heads))
     print()

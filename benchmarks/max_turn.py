@@ -1,12 +1,14 @@
-"""Compares how many model calls the adaptive search and a fixed ladder of sizes need to find the longest turn.
+"""Compares how many model calls the adaptive search and a fixed ladder of sizes need to find the
+longest turn.
 
     python benchmarks/max_turn.py [WIDTH [RUNS]]
 
-The models are simulated. The ladder makes equally many attempts at each of 1, 2, 4, …, 1024, and its interval comes
-from the same posterior. For each model it is the smallest ladder with an interval of WIDTH (upper over lower end,
-default 1.5) in half of the runs: the best choice of someone who knew the model beforehand. The last line is for someone
-who didn't: one ladder for all models, the smallest with that width in 90 % of the runs, over the models for which a
-ladder can reach it at all.
+The models are simulated. The ladder makes equally many attempts at each of 1, 2, 4, …, 1024, and
+its interval comes from the same posterior. For each model it is the smallest ladder with an
+interval of WIDTH (upper over lower end, default 1.5) in half of the runs: the best choice of
+someone who knew the model beforehand. The last line is for someone who didn't: one ladder for all
+models, the smallest with that width in 90 % of the runs, over the models for which a ladder can
+reach it at all.
 """
 
 from __future__ import annotations
@@ -69,7 +71,10 @@ def searched(search: Search, curve: Curve, rng: np.random.Generator) -> Estimate
 
 def laddered(search: Search, curve: Curve, tries: int, runs: int) -> list[Estimate]:
     rng = np.random.default_rng(tries)
-    return [search.estimate({k: (int(rng.binomial(tries, curve(k))), tries) for k in RUNGS}) for _ in range(runs)]
+    return [
+        search.estimate({k: (int(rng.binomial(tries, curve(k))), tries) for k in RUNGS})
+        for _ in range(runs)
+    ]
 
 
 def width(estimate: Estimate) -> float:
@@ -107,7 +112,9 @@ def main() -> None:
         line = f"{name:34}{truth:7.1f} | {calls[-1]:6.0f}{np.median([width(e) for e in estimates]):7.2f}"
         line += f"{covered(estimates, truth):8.0%} | "
         tries = smallest(
-            lambda n, curve=curve: np.median([width(e) for e in laddered(search, curve, n, runs)]) <= search.width
+            lambda n, curve=curve: (
+                np.median([width(e) for e in laddered(search, curve, n, runs)]) <= search.width
+            )
         )
         if tries is None:
             print(line + "never: the size is between two rungs", flush=True)
@@ -118,16 +125,24 @@ def main() -> None:
         print(line + f"{calls[-1] / (tries * len(RUNGS)):5.2f}", flush=True)
 
     def nine_of_ten(tries: int) -> bool:
-        widths = [width(e) for curve in within_reach for e in laddered(search, curve, tries, max(10, runs // 4))]
+        widths = [
+            width(e)
+            for curve in within_reach
+            for e in laddered(search, curve, tries, max(10, runs // 4))
+        ]
         return float(np.quantile(widths, 0.9)) <= search.width
 
     tries = smallest(nine_of_ten)
     mean = float(np.mean(calls))
     if tries is None:
-        print(f"all models: {mean:.0f} calls; one ladder for all needs more than {MOST * len(RUNGS)}")
+        print(
+            f"all models: {mean:.0f} calls; one ladder for all needs more than {MOST * len(RUNGS)}"
+        )
     else:
         every = tries * len(RUNGS)
-        print(f"all models: {mean:.0f} calls; one ladder for all needs {every}; ratio {mean / every:.2f}")
+        print(
+            f"all models: {mean:.0f} calls; one ladder for all needs {every}; ratio {mean / every:.2f}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""Measures a command's CPU time and peak memory, as the kernel reports them when it ends, and keeps what was measured.
+"""Measures a command's CPU time and peak memory, as the kernel reports them when it ends, and keeps
+what was measured.
 
-CPU time, because wall time on a shared machine depends on what else runs. If the variable PONDER_BENCH names a file,
-`record` appends each measurement to it as a line of JSON, from which `speed_page.py` writes docs/benchmarks-speed.md.
+CPU time, because wall time on a shared machine depends on what else runs. If the variable
+PONDER_BENCH names a file, `record` appends each measurement to it as a line of JSON, from which
+`speed_page.py` writes docs/benchmarks-speed.md.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ class Cost(NamedTuple):
 
 
 def cost(
-    command: Sequence[str], folder: Path, started: Callable[[int], None] = lambda _: None, **environment: str
+    command: Sequence[str],
+    folder: Path,
+    started: Callable[[int], None] = lambda _: None,
+    **environment: str,
 ) -> Cost:
     """Run a command in a folder to its end. Its output is shown only if it fails."""
     talk = folder / "talk.txt"
@@ -52,7 +57,9 @@ def cost(
             stop.cancel()
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        sys.exit(f"{' '.join(command)} exited with {process.returncode}:\n{talk.read_text()[-2000:]}")
+        sys.exit(
+            f"{' '.join(command)} exited with {process.returncode}:\n{talk.read_text()[-2000:]}"
+        )
     # A child inherits its parent's peak, so the scripts that import this file must stay small.
     return Cost(usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
 
@@ -62,7 +69,10 @@ def table(rows: Sequence[Sequence[Any]], heads: Sequence[str]) -> str:
     texts = [[str(value) for value in row] for row in (heads, *rows)]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     lines = [
-        "  ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        "  ".join(
+            c.rjust(w) if i else c.ljust(w)
+            for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        )
         for row in texts
     ]
     return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
@@ -85,7 +95,8 @@ def record(
 ) -> None:
     """Keep a measurement, and a peer's beside it.
 
-    `packages` are those whose versions matter: installed here, or as in `.venv-peers/inspect-ai`, or `debian/NAME`.
+    `packages` are those whose versions matter: installed here, or as in `.venv-peers/inspect-ai`,
+    or `debian/NAME`.
     """
     if not (file := os.environ.get("PONDER_BENCH")):
         return
@@ -106,7 +117,9 @@ def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
 def machine() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+        name = next(
+            line.partition(":")[2].strip() for line in lines if line.startswith("model name")
+        )
     except (OSError, StopIteration):
         name = platform.processor() or platform.machine()
     return f"{name}, {os.cpu_count()} cores"
@@ -122,9 +135,16 @@ def versions(packages: Sequence[str]) -> Mapping[str, str]:
     named = {"Python": platform.python_version(), "ponder": version("ponder-lab")}
     for package in packages:
         venv, _, name = package.rpartition("/")
-        label = f"{name} ({venv})" if name in named else name  # the same package, in another version
+        # the same package, in another version
+        label = f"{name} ({venv})" if name in named else name
         try:
-            named[label] = _debian(name) if venv == "debian" else _version_in(venv, name) if venv else version(name)
+            named[label] = (
+                _debian(name)
+                if venv == "debian"
+                else _version_in(venv, name)
+                if venv
+                else version(name)
+            )
         except (PackageNotFoundError, OSError, subprocess.CalledProcessError):
             named[label] = "of an unknown version"
     return named

@@ -1,9 +1,10 @@
-"""The average of two models, beside mergekit's `linear`: CPU time, peak memory, and whether the bits are the same.
+"""The average of two models, beside mergekit's `linear`: CPU time, peak memory, and whether the
+bits are the same.
 
-Each is a process of its own that averages two random Llamas of about 300 MB in bfloat16, one in shards of 100 MB and
-one in shards of 70 MB. The start is shown beside the total: it imports everything, PyTorch too, and Ponder's averages
-two tiny models once. `ponder run` has PyTorch in memory anyway, so what counts is the memory beyond the start.
-scripts/bench-peers installs mergekit.
+Each is a process of its own that averages two random Llamas of about 300 MB in bfloat16, one in
+shards of 100 MB and one in shards of 70 MB. The start is shown beside the total: it imports
+everything, PyTorch too, and Ponder's averages two tiny models once. `ponder run` has PyTorch in
+memory anyway, so what counts is the memory beyond the start. scripts/bench-peers installs mergekit.
 """
 
 from __future__ import annotations
@@ -62,7 +63,11 @@ def main() -> None:
 
         def took(who: str, *weights: float) -> Cost:
             words = [str(weight) for weight in weights]
-            return cost([*commands[who], "one", "two", "".join([who, *words]), *words], folder, OMP_NUM_THREADS="1")
+            return cost(
+                [*commands[who], "one", "two", "".join([who, *words]), *words],
+                folder,
+                OMP_NUM_THREADS="1",
+            )
 
         cost([sys.executable, "-c", MAKE], folder)
         starts = {who: took(who) for who in commands}
@@ -74,12 +79,22 @@ def main() -> None:
             ours, start = found["ponder"], starts["ponder"]
             print(verdict("memory beyond the start", ours.peak_mb - start.peak_mb, 5, " MB"))
             if theirs := found.get("mergekit"):
-                print(verdict("CPU time, of mergekit's", ours.cpu_seconds / theirs.cpu_seconds, 0.5))
+                print(
+                    verdict("CPU time, of mergekit's", ours.cpu_seconds / theirs.cpu_seconds, 0.5)
+                )
                 beyond = theirs.peak_mb - starts["mergekit"].peak_mb
-                print(verdict("memory beyond the start, of mergekit's", (ours.peak_mb - start.peak_mb) / beyond, 0.1))
+                print(
+                    verdict(
+                        "memory beyond the start, of mergekit's",
+                        (ours.peak_mb - start.peak_mb) / beyond,
+                        0.1,
+                    )
+                )
         if "mergekit" in commands:
             pairs = [[folder / f"{who}{one}{two}" for who in commands] for one, two in WEIGHTS]
-            print(verdict("averages that differ in a bit", sum(not same(*pair) for pair in pairs), 0))
+            print(
+                verdict("averages that differ in a bit", sum(not same(*pair) for pair in pairs), 0)
+            )
 
 
 if __name__ == "__main__":

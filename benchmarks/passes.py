@@ -1,7 +1,9 @@
-"""What each pass of the pocket model's long style is worth, and what the methods of `long2short` make of its policy.
+"""What each pass of the pocket model's long style is worth, and what the methods of `long2short`
+make of its policy.
 
-Reads the attempts of `ponder run long2short` from a store (an argument, or `ponder.db`) and calls no model. The sum at
-the end of a pass is graded as if the model had stopped there. Intervals are 95 %, clustered by problem.
+Reads the attempts of `ponder run long2short` from a store (an argument, or `ponder.db`) and calls
+no model. The sum at the end of a pass is graded as if the model had stopped there. Intervals are 95
+%, clustered by problem.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ def drafted(thinking: str) -> bool:
 
 
 def shown(estimate: Estimate, sign: str = "") -> str:
-    return "{} [{}, {}]".format(*(f"{100 * v:{sign}.1f}" for v in (estimate.value, estimate.low, estimate.high)))
+    return "{} [{}, {}]".format(
+        *(f"{100 * v:{sign}.1f}" for v in (estimate.value, estimate.low, estimate.high))
+    )
 
 
 def measured(model: str, cells: Iterable[Cell], store: Store) -> list[str]:
@@ -56,7 +60,9 @@ def measured(model: str, cells: Iterable[Cell], store: Store) -> list[str]:
     passes = [ends(thinking) for thinking in thoughts]
     names = list(dict.fromkeys(attempt.problem.id for attempt in attempts))
     cluster = np.array([names.index(attempt.problem.id) for attempt in attempts])
-    first = np.array([p[0] == a.problem.gold["sums"][-1] for p, a in zip(passes, attempts, strict=True)])
+    first = np.array(
+        [p[0] == a.problem.gold["sums"][-1] for p, a in zip(passes, attempts, strict=True)]
+    )
     last = np.array([bool(attempt.correct) for attempt in attempts])
     more = np.array([len(p) > 1 for p in passes])
     gain = mean(last.astype(float) - first, cluster, least=-1.0)
@@ -64,7 +70,16 @@ def measured(model: str, cells: Iterable[Cell], store: Store) -> list[str]:
     often = f"{np.mean([len(p) for p in passes]):.2f}"
     starts = shown(accuracy(np.array([drafted(thinking) for thinking in thoughts]), cluster))
     right = [shown(accuracy(of, cluster)) for of in (first, last)]
-    return [model, str(attempts[0].problem.size), str(len(attempts)), often, starts, *right, shown(gain, "+"), *again]
+    return [
+        model,
+        str(attempts[0].problem.size),
+        str(len(attempts)),
+        often,
+        starts,
+        *right,
+        shown(gain, "+"),
+        *again,
+    ]
 
 
 def rows(study: Study, store: Store) -> Iterable[Sequence[str]]:

@@ -1,7 +1,7 @@
 """Measures the verbs that read a store of 100,000 attempts: CPU seconds and peak memory.
 
-A report must take seconds, a plan or a listing no time to speak of. Most of a report's memory is Vega's engine. Exports
-stream: their memory doesn't grow with the store.
+A report must take seconds, a plan or a listing no time to speak of. Most of a report's memory is
+Vega's engine. Exports stream: their memory doesn't grow with the store.
 """
 
 from __future__ import annotations
@@ -52,10 +52,14 @@ def main() -> None:
     attempts = parser.parse_args().attempts
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "study.toml").write_text(STUDY.format(problems=attempts // len(SIZES) // 5, sizes=SIZES))
+        (folder / "study.toml").write_text(
+            STUDY.format(problems=attempts // len(SIZES) // 5, sizes=SIZES)
+        )
         made = cost([PONDER, "run", "study.toml"], folder)
         again = cost([PONDER, "run", "study.toml"], folder)
-        costs = _medians([[cost([PONDER, *verb], folder) for verb, *_ in VERBS] for _ in range(TRIES)])
+        costs = _medians(
+            [[cost([PONDER, *verb], folder) for verb, *_ in VERBS] for _ in range(TRIES)]
+        )
     named = [("run (oracle)", made), ("run, with nothing left", again)]
     named += [(" ".join(verb), used) for (verb, *_), used in zip(VERBS, costs, strict=True)]
     rows = [(name, f"{used.cpu_seconds:.2f}", f"{used.peak_mb:.0f}") for name, used in named]

@@ -1,9 +1,10 @@
-"""Compares the client's CPU time per attempt between Ponder, Inspect, lm-eval and a bare aiohttp loop.
+"""Compares the client's CPU time per attempt between Ponder, Inspect, lm-eval and a bare aiohttp
+loop.
 
-All ask the same server the same prompts. Each client runs in a process of its own with two numbers of attempts: the
-slope between the two is the cost of one attempt, without the start; the total includes the start. Ponder's process does
-all that `ponder run` does: it generates the problems, grades the answers and commits them to its store. `--quick` makes
-fewer attempts.
+All ask the same server the same prompts. Each client runs in a process of its own with two numbers
+of attempts: the slope between the two is the cost of one attempt, without the start; the total
+includes the start. Ponder's process does all that `ponder run` does: it generates the problems,
+grades the answers and commits them to its store. `--quick` makes fewer attempts.
 """
 
 from __future__ import annotations
@@ -45,11 +46,17 @@ concurrency = {concurrency}
 """
 
 
-PACKAGES = {"lm-eval": [".venv-peers/lm-eval"], "Inspect": [".venv-peers/inspect-ai"], "bare aiohttp loop": ["aiohttp"]}
+PACKAGES = {
+    "lm-eval": [".venv-peers/lm-eval"],
+    "Inspect": [".venv-peers/inspect-ai"],
+    "bare aiohttp loop": ["aiohttp"],
+}
 
 
 class Client(NamedTuple):
-    """A client to measure, and with how many attempts: fewer for a slow one, which would take all day."""
+    """A client to measure, and with how many attempts: fewer for a slow one, which would take all
+    day.
+    """
 
     name: str
     command: Callable[[Path, str, int, int], list[str]]
@@ -83,7 +90,9 @@ def serving(seconds: float) -> Iterator[str]:
 def ponder(cap: str = "") -> Callable[[Path, str, int, int], list[str]]:
     def command(folder: Path, url: str, concurrency: int, attempts: int) -> list[str]:
         task = {"attempts": attempts, "size": SIZE, "digits": TASK.digits}
-        (folder / "study.toml").write_text(STUDY.format(**task, url=url, concurrency=concurrency, cap=cap))
+        (folder / "study.toml").write_text(
+            STUDY.format(**task, url=url, concurrency=concurrency, cap=cap)
+        )
         return [PONDER, "run", "study.toml"]
 
     return command
@@ -112,11 +121,23 @@ def clients(quick: bool) -> list[Client]:
     ]
     if PEERS_PYTHON.exists():
         listed += [
-            Client("lm-eval", peer("lm_eval_run.py", PEERS_PYTHON), (500, 2000) if quick else (1000, 4000), repeats),
-            Client("Inspect", peer("inspect_eval.py", PEERS_PYTHON), (100, 300) if quick else (200, 1000), 1),
+            Client(
+                "lm-eval",
+                peer("lm_eval_run.py", PEERS_PYTHON),
+                (500, 2000) if quick else (1000, 4000),
+                repeats,
+            ),
+            Client(
+                "Inspect",
+                peer("inspect_eval.py", PEERS_PYTHON),
+                (100, 300) if quick else (200, 1000),
+                1,
+            ),
         ]
     else:
-        print("lm-eval and Inspect are left out; scripts/bench-peers installs them", file=sys.stderr)
+        print(
+            "lm-eval and Inspect are left out; scripts/bench-peers installs them", file=sys.stderr
+        )
     return listed
 
 
@@ -126,7 +147,9 @@ def ask(client: Client, server: str, concurrency: int, attempts: int) -> Asked:
         command = client.command(folder, f"{server}/v1", concurrency, attempts)
         used = cost(command, folder, lambda pid: look(server, f"watch?pid={pid}"))
         seen = look(server, "state")
-        assert seen["requests"] == attempts, f"{client.name} asked {seen['requests']} times, not {attempts}"
+        assert seen["requests"] == attempts, (
+            f"{client.name} asked {seen['requests']} times, not {attempts}"
+        )
         stored = sum(f.stat().st_size for f in folder.glob("ponder.db*"))
     print(f"{client.name}: {attempts:,} attempts, {concurrency} in flight", file=sys.stderr)
     return Asked(attempts, used, seen, stored)
@@ -138,7 +161,9 @@ def look(server: str, page: str) -> dict[str, Any]:
 
 
 class Speed(NamedTuple):
-    """CPU milliseconds per attempt, as medians: of the long run with its start, and of each additional attempt."""
+    """CPU milliseconds per attempt, as medians: of the long run with its start, and of each
+    additional attempt.
+    """
 
     total: float
     marginal: float
@@ -147,12 +172,17 @@ class Speed(NamedTuple):
 
 
 def speeds(compared: list[Client], server: str, concurrency: int) -> dict[str, Speed]:
-    """Measure each client. They take turns, so that a busy minute of the machine affects all of them."""
+    """Measure each client.
+
+    They take turns, so that a busy minute of the machine affects all of them.
+    """
     runs: dict[str, list[list[Asked]]] = {client.name: [] for client in compared}
     for turn in range(max(client.repeats for client in compared)):
         for client in compared:
             if turn < client.repeats:
-                runs[client.name].append([ask(client, server, concurrency, n) for n in client.attempts])
+                runs[client.name].append(
+                    [ask(client, server, concurrency, n) for n in client.attempts]
+                )
     return {name: _speed(pairs) for name, pairs in runs.items()}
 
 
@@ -160,7 +190,9 @@ def _speed(runs: list[list[Asked]]) -> Speed:
     return Speed(
         total=median(1000 * long.cost.cpu_seconds / long.attempts for _, long in runs),
         marginal=median(
-            1000 * (long.cost.cpu_seconds - short.cost.cpu_seconds) / (long.attempts - short.attempts)
+            1000
+            * (long.cost.cpu_seconds - short.cost.cpu_seconds)
+            / (long.attempts - short.attempts)
             for short, long in runs
         ),
         first_request_cpu=median(run.seen["first_request_cpu"] for pair in runs for run in pair),
@@ -190,14 +222,32 @@ def compare(compared: list[Client], server: str, concurrencies: list[int]) -> li
             if name in measured:
                 what, theirs = f"CPU per attempt, {concurrency} in flight", measured[name].marginal
                 record("Runner", what, "ms", ours.marginal, name, theirs, packages=packages)
-        heads = ("client", "attempts", "ms/attempt", "× Ponder", "ms with start", "s to 1st request", "most in flight")
-        print(f"\nCPU of the client, {concurrency} in flight, 50 ms per answer\n\n{table(rows, heads)}")
+        heads = (
+            "client",
+            "attempts",
+            "ms/attempt",
+            "× Ponder",
+            "ms with start",
+            "s to 1st request",
+            "most in flight",
+        )
+        print(
+            f"\nCPU of the client, {concurrency} in flight, 50 ms per answer\n\n{table(rows, heads)}"
+        )
         verdicts += [
             verdict(f"CPU per attempt, {concurrency} in flight", ours.marginal, 1.0, " ms"),
             verdict(
-                f"the same with a cap, {concurrency} in flight", measured["Ponder, with a cap"].marginal, 1.0, " ms"
+                f"the same with a cap, {concurrency} in flight",
+                measured["Ponder, with a cap"].marginal,
+                1.0,
+                " ms",
             ),
-            verdict(f"CPU before the first request, {concurrency} in flight", ours.first_request_cpu, 0.5, " s"),
+            verdict(
+                f"CPU before the first request, {concurrency} in flight",
+                ours.first_request_cpu,
+                0.5,
+                " s",
+            ),
         ]
     return verdicts
 
@@ -225,7 +275,12 @@ def growth(client: Client, server: str, lengths: tuple[int, ...]) -> list[str]:
     record("Runner", f"peak memory of a run of {lengths[-1]:,} attempts", "MB", peaks[-1])
     return [
         verdict("peak memory", max(peaks), 60, " MB"),
-        verdict(f"memory of {lengths[-1]:,} attempts above that of {lengths[0]:,}", peaks[-1] - peaks[0], 10, " MB"),
+        verdict(
+            f"memory of {lengths[-1]:,} attempts above that of {lengths[0]:,}",
+            peaks[-1] - peaks[0],
+            10,
+            " MB",
+        ),
         verdict("bytes stored per byte of replies", max(ratios), 1),
     ]
 
@@ -233,17 +288,22 @@ def growth(client: Client, server: str, lengths: tuple[int, ...]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="fewer attempts, each client once")
-    parser.add_argument("--concurrency", type=int, nargs="+", default=[64, 256], help="requests in flight")
+    parser.add_argument(
+        "--concurrency", type=int, nargs="+", default=[64, 256], help="requests in flight"
+    )
     told = parser.parse_args()
     quick, compared = told.quick, clients(told.quick)
     ours = next(client for client in compared if client.name == "Ponder")
     with serving(0.05) as server:
         verdicts = compare(compared, server, told.concurrency)
         verdicts += growth(ours, server, (1000, 10_000) if quick else (1000, 10_000, 50_000))
-    # With 50 ms per answer, keeping 256 in flight takes a request every 0.2 ms; a slower server makes that possible.
+    # With 50 ms per answer, keeping 256 in flight takes a request every 0.2 ms; a slower server
+    # makes that possible.
     with serving(1.0) as server:
         idle = 256 - ask(ours, server, 256, 1024).seen["most_in_flight"]
-        verdicts.append(verdict("connections of 256 that were never used at once, with 1 s per answer", idle, 0))
+        verdicts.append(
+            verdict("connections of 256 that were never used at once, with 1 s per answer", idle, 0)
+        )
     print("\n" + "\n".join(verdicts))
 
 

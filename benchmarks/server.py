@@ -1,8 +1,10 @@
-"""A chat endpoint that takes almost no CPU time: every answer takes equally long, however many are in flight.
+"""A chat endpoint that takes almost no CPU time: every answer takes equally long, however many are
+in flight.
 
-HTTP is written by hand on asyncio's protocols, because a framework would take more CPU than the clients that are
-measured. The server records what only a server can see: the most requests in flight, the bytes that it served, and the
-CPU time that the client had used before its first request.
+HTTP is written by hand on asyncio's protocols, because a framework would take more CPU than the
+clients that are measured. The server records what only a server can see: the most requests in
+flight, the bytes that it served, and the CPU time that the client had used before its first
+request.
 """
 
 from __future__ import annotations
@@ -45,13 +47,17 @@ STEPS = (
 
 def thought(rng: random.Random) -> str:
     """1.5 to 3 KB of thinking about a sum, which compresses about as well as real traces do."""
-    parts, total = ["Okay, the user wants a chain of numbers added up. Let me go through it step by step.\n"], 0
+    parts, total = (
+        ["Okay, the user wants a chain of numbers added up. Let me go through it step by step.\n"],
+        0,
+    )
     wanted = rng.randrange(1500, 3000)
     while sum(map(len, parts)) < wanted:
         a, b = (total or rng.randrange(10, 10_000)), rng.randrange(10, 1000)
         words = {"a": a, "b": b, "sum": a + b, "off": a + b + rng.choice((-10, -1, 1, 10))}
         parts.append(
-            rng.choice(STEPS).format(**words, tens=b // 10 * 10, ones=b % 10) + rng.choice((" ", "\n", "\n\n"))
+            rng.choice(STEPS).format(**words, tens=b // 10 * 10, ones=b % 10)
+            + rng.choice((" ", "\n", "\n\n"))
         )
         total = a + b if total < 100_000 else 0
     return "".join(parts)
@@ -84,7 +90,11 @@ class State:
 
     def completion(self, prompt: bytes) -> bytes:
         chain = CHAIN.search(prompt)
-        total = sum(map(int, chain[1].replace(b" ", b"").replace(b"-", b"+-").split(b"+"))) if chain else 0
+        total = (
+            sum(map(int, chain[1].replace(b" ", b"").replace(b"-", b"+-").split(b"+")))
+            if chain
+            else 0
+        )
         index = self.requests % THOUGHTS
         prompted, thinking = len(prompt) // 4, len(self.thoughts[index]) // 4
         counts = (prompted, thinking + 14, prompted + thinking + 14, thinking)
@@ -112,7 +122,11 @@ class Connection(asyncio.Protocol):
         body_end = end + 4 + int(length[1] if length else 0)
         if len(self.buffer) < body_end:
             return
-        head, body, self.buffer = self.buffer[:end], self.buffer[end + 4 : body_end], self.buffer[body_end:]
+        head, body, self.buffer = (
+            self.buffer[:end],
+            self.buffer[end + 4 : body_end],
+            self.buffer[body_end:],
+        )
         if head.startswith(b"POST"):
             self.state.arrived()
             self.loop.call_later(self.state.seconds, self.answer, body)
@@ -136,7 +150,9 @@ class Connection(asyncio.Protocol):
 
 async def serve(seconds: float) -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(partial(Connection, State(seconds), loop), "127.0.0.1", 0, backlog=1024)
+    server = await loop.create_server(
+        partial(Connection, State(seconds), loop), "127.0.0.1", 0, backlog=1024
+    )
     print(server.sockets[0].getsockname()[1], flush=True)  # the parent reads the port
     # It ends with its parent: the pipe closes however the parent ends.
     await loop.run_in_executor(None, sys.stdin.read)

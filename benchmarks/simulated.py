@@ -1,10 +1,11 @@
-"""Writes stores of simulated attempts for the benchmarks: any number of them, in minutes, through the store's writer.
+"""Writes stores of simulated attempts for the benchmarks: any number of them, in minutes, through
+the store's writer.
 
     python benchmarks/simulated.py STUDY ATTEMPTS FOLDER
 
-The problems are the tasks' own. Accuracy falls and tokens grow with size; problems differ in difficulty; some attempts
-are truncated, unparsed or failed. Texts have four bytes a token. Of a million attempts, a tenth is written so; the rest
-are copies of them under other problems.
+The problems are the tasks' own. Accuracy falls and tokens grow with size; problems differ in
+difficulty; some attempts are truncated, unparsed or failed. Texts have four bytes a token. Of a
+million attempts, a tenth is written so; the rest are copies of them under other problems.
 """
 
 from __future__ import annotations
@@ -157,12 +158,18 @@ def _write(study: str, attempts: int, folder: Path) -> None:
 
 
 def _copy(path: Path, copies: int, problems: int) -> None:
-    """Repeat everything under other problems. Turns lose their check sums, which a report doesn't read."""
+    """Repeat everything under other problems.
+
+    Turns lose their check sums, which a report doesn't read.
+    """
     from ponder.store.schema import ATTEMPT, TURN, digest
 
     db = sqlite3.connect(path)
     db.create_function("digest", -1, digest, deterministic=True)
-    last = {table: db.execute(f"SELECT MAX(id) FROM {table}").fetchone()[0] for table in ("problem", "attempt")}
+    last = {
+        table: db.execute(f"SELECT MAX(id) FROM {table}").fetchone()[0]
+        for table in ("problem", "attempt")
+    }
     turn = TURN.replace("attempt,", "attempt + :n * :attempt,")
     row = ATTEMPT.replace("problem,", "problem + :n * :problem,")
     for n in range(1, copies):
@@ -177,7 +184,9 @@ def _copy(path: Path, copies: int, problems: int) -> None:
                 FROM attempt WHERE id <= :attempt""",
             shift,
         )
-        db.execute(f"INSERT INTO turn ({TURN}) SELECT {turn} FROM turn WHERE attempt <= :attempt", shift)
+        db.execute(
+            f"INSERT INTO turn ({TURN}) SELECT {turn} FROM turn WHERE attempt <= :attempt", shift
+        )
         db.commit()
     db.close()
 
@@ -201,19 +210,39 @@ def _attempt(cell: Any, problem: Any, sample: int, easy: float, rng: Random) -> 
     turns, budget = len(problem.turns), cell.model.max_tokens() or 2000
     silent = getattr(cell.task, "mode", "") == "answer"
     chance = 1 / (1 + math.exp(-(2.5 + 2 * easy - 1.2 * math.log(problem.size / 12))))
-    rights = list(accumulate((rng.random() < chance ** (1 / turns) for _ in range(turns)), lambda a, b: a and b))
+    rights = list(
+        accumulate(
+            (rng.random() < chance ** (1 / turns) for _ in range(turns)), lambda a, b: a and b
+        )
+    )
     replies, ended = [], ""
     for right in rights:
-        wanted = 0 if silent else round(30 * (problem.size / turns) ** 0.7 * math.exp(rng.gauss(-easy / 4, 0.5)))
+        wanted = (
+            0
+            if silent
+            else round(30 * (problem.size / turns) ** 0.7 * math.exp(rng.gauss(-easy / 4, 0.5)))
+        )
         thinking = min(wanted, budget)
         if wanted > budget:
             ended = "truncated"
         answer = str(_answer(problem, len(replies), right, rng))
-        bill = Bill(120 + 8 * problem.size, thinking, 2 + len(answer) // 4, thinking / 400, "tokenizer")
-        measures = {"cache_bytes": 960.0 * rng.randint(60, 140), "cache_peak": 157440.0} if cell.methods else {}
+        bill = Bill(
+            120 + 8 * problem.size, thinking, 2 + len(answer) // 4, thinking / 400, "tokenizer"
+        )
+        measures = (
+            {"cache_bytes": 960.0 * rng.randint(60, 140), "cache_peak": 157440.0}
+            if cell.methods
+            else {}
+        )
         measures = measures if cell.task.plugin_name() == "tents" else {}
         replies.append(
-            Completion(_prose(thinking, rng), answer, "length" if wanted > budget else "end", bill, measures)
+            Completion(
+                _prose(thinking, rng),
+                answer,
+                "length" if wanted > budget else "end",
+                bill,
+                measures,
+            )
         )
     if not ended and rng.random() < 0.01:
         ended = "unparsed"
@@ -242,11 +271,15 @@ def _answer(problem: Any, turn: int, right: bool, rng: Random) -> str:
 
 
 def _details(cell: Any, problem: Any, replies: list[Any]) -> dict[str, Any]:
-    """What the grader of `execution` records; to let it read every answer takes longer than all the rest."""
+    """What the grader of `execution` records; to let it read every answer takes longer than all the
+    rest.
+    """
     if cell.task.plugin_name() != "execution":
         return {}
     shared = {"true": problem.gold["sums"], "start": problem.gold["start"]}
-    shared |= {name: problem.facts[name] for name in ("per_turn", "history_turns", "error_rate", "plan")}
+    shared |= {
+        name: problem.facts[name] for name in ("per_turn", "history_turns", "error_rate", "plan")
+    }
     return {"parsed": [int(reply.answer) for reply in replies], **shared}
 
 

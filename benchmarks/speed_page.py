@@ -1,6 +1,8 @@
-"""Writes docs/benchmarks-speed.md from benchmarks/speed.jsonl, the measurements that `make bench` has kept.
+"""Writes docs/benchmarks-speed.md from benchmarks/speed.jsonl, the measurements that `make bench`
+has kept.
 
-Of a measurement that was made more than once, the last one counts. Nothing on the page is written by hand.
+Of a measurement that was made more than once, the last one counts. Nothing on the page is written
+by hand.
 """
 
 from __future__ import annotations
@@ -54,14 +56,22 @@ def page(rows: list[dict[str, Any]]) -> str:
 
 
 def _runs(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[int]]:
-    """How the rows were measured, without repeating it for each: the runs, and the number of each row's run."""
+    """How the rows were measured, without repeating it for each: the runs, and the number of each
+    row's run.
+    """
     runs: list[dict[str, Any]] = []
     numbers = []
     for row in rows:
-        facts = {"command": row["command"], "date": row["date"].split()[0], "machine": row["machine"]}
+        facts = {
+            "command": row["command"],
+            "date": row["date"].split()[0],
+            "machine": row["machine"],
+        }
         for number, run in enumerate(runs, 1):
             alike = all(run[name] == value for name, value in facts.items())
-            if alike and all(run["versions"].get(name, v) == v for name, v in row["versions"].items()):
+            if alike and all(
+                run["versions"].get(name, v) == v for name, v in row["versions"].items()
+            ):
                 run["versions"] |= row["versions"]
                 numbers.append(number)
                 break
@@ -75,7 +85,9 @@ def _list(runs: list[dict[str, Any]]) -> str:
     lines = []
     for number, run in enumerate(runs, 1):
         versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
-        lines.append(f"{number}. `{run['command']}`, {run['date']}, on {run['machine']}: {versions}")
+        lines.append(
+            f"{number}. `{run['command']}`, {run['date']}, on {run['machine']}: {versions}"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -92,7 +104,9 @@ def _table(rows: list[dict[str, Any]], numbers: list[int]) -> str:
         f"|---|---|{'---:|' * (len(peers) + 2)}",
     ]
     for (what, unit, ours, number), cells in lines.items():
-        table.append(f"| {' | '.join([what, unit, ours, *(cells.get(peer, '') for peer in peers), str(number)])} |")
+        table.append(
+            f"| {' | '.join([what, unit, ours, *(cells.get(peer, '') for peer in peers), str(number)])} |"
+        )
     return "\n".join(table) + "\n"
 
 

@@ -1,8 +1,9 @@
-"""Compares the CPU time per Tents puzzle of Ponder's generator (Python) with Simon Tatham's `sgt-tents` (C).
+"""Compares the CPU time per Tents puzzle of Ponder's generator (Python) with Simon Tatham's
+`sgt-tents` (C).
 
-Each size is generated repeatedly for at least 2 seconds of CPU time, or half a second with `--quick`; the start-up of
-`sgt-tents` is measured and subtracted. It found no 30×30 puzzle in ten minutes and needs minutes for one of 25×25, so
-only ours runs there.
+Each size is generated repeatedly for at least 2 seconds of CPU time, or half a second with
+`--quick`; the start-up of `sgt-tents` is measured and subtracted. It found no 30×30 puzzle in ten
+minutes and needs minutes for one of 25×25, so only ours runs there.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def ours(width: int, height: int, difficulty: Difficulty, seconds: float) -> flo
 
 def _children_seconds(count: int, parameters: str) -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([str(SGT), "--generate", str(count), parameters], check=True, capture_output=True)
+    subprocess.run(
+        [str(SGT), "--generate", str(count), parameters], check=True, capture_output=True
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -51,13 +54,19 @@ def theirs(width: int, height: int, difficulty: Difficulty, seconds: float) -> f
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("seconds", type=float, nargs="?", default=2.0, help="of CPU time, for each size")
+    parser.add_argument(
+        "seconds", type=float, nargs="?", default=2.0, help="of CPU time, for each size"
+    )
     parser.add_argument("--quick", action="store_true", help="half a second")
     told = parser.parse_args()
     seconds = 0.5 if told.quick else told.seconds
     if SGT is None:
-        print("sgt-tents is not installed (Debian: sgt-puzzles), so only ours runs", file=sys.stderr)
-    print(f"{'size':>8} {'difficulty':>10} {'ours, ms':>10} {'sgt-tents, ms':>14} {'ours / theirs':>14}")
+        print(
+            "sgt-tents is not installed (Debian: sgt-puzzles), so only ours runs", file=sys.stderr
+        )
+    print(
+        f"{'size':>8} {'difficulty':>10} {'ours, ms':>10} {'sgt-tents, ms':>14} {'ours / theirs':>14}"
+    )
     squares: dict[str, list[tuple[int, float]]] = {"easy": [], "tricky": []}
     for size in BOTH + OURS:
         for difficulty in ("easy", "tricky"):

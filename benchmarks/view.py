@@ -1,7 +1,8 @@
-"""Measures `ponder view` at 200,000 attempts: the server's CPU seconds per page, its memory, and the weight of a page.
+"""Measures `ponder view` at 200,000 attempts: the server's CPU seconds per page, its memory, and
+the weight of a page.
 
-Figures are estimated in a process of their own, which is measured apart. The first page of a study includes reading
-the store's numbers; later ones have them.
+Figures are estimated in a process of their own, which is measured apart. The first page of a study
+includes reading the store's numbers; later ones have them.
 """
 
 from __future__ import annotations
@@ -52,14 +53,20 @@ PAGE_MB = 1.5
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--attempts", type=int, default=200_000)
-    parser.add_argument("--store", type=Path, help="an existing folder with ponder.db, whose study is called `study`")
+    parser.add_argument(
+        "--store",
+        type=Path,
+        help="an existing folder with ponder.db, whose study is called `study`",
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = given.store or Path(name)
         if not given.store:
             problems = given.attempts // len(SIZES) // 5
             (folder / "study.toml").write_text(STUDY.format(problems=problems, sizes=SIZES))
-            subprocess.run([PONDER, "run", "study.toml"], cwd=folder, check=True, stderr=subprocess.DEVNULL)
+            subprocess.run(
+                [PONDER, "run", "study.toml"], cwd=folder, check=True, stderr=subprocess.DEVNULL
+            )
         _measure(folder)
 
 
@@ -69,17 +76,22 @@ def _measure(folder: Path) -> None:
         assert server.stderr is not None
         try:
             # The first visit turns the token into a cookie.
-            urllib.request.install_opener(urllib.request.build_opener(urllib.request.HTTPCookieProcessor()))
+            urllib.request.install_opener(
+                urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+            )
             printed = server.stderr.readline().strip()
             _get(printed)
             address = printed.partition("/?token=")[0]
             rows, told, child = [], [], 0
             for name, path, most in PAGES:
                 if name == "study with its figures":
-                    child = max(_children(server.pid), key=peak)  # the other one keeps the accounts of shared memory
+                    # the other one keeps the accounts of shared memory
+                    child = max(_children(server.pid), key=peak)
                     before = _cpu(child)
                     _get(f"{address}/ponder/study/figures")
-                    rows.append(("figures, in their own process", f"{_cpu(child) - before:.2f}", ""))
+                    rows.append(
+                        ("figures, in their own process", f"{_cpu(child) - before:.2f}", "")
+                    )
                 tries = 1 if name == "study, first" else TRIES
                 before = _cpu(server.pid)
                 for _ in range(tries):
@@ -126,7 +138,9 @@ def peak(pid: int) -> float:
 
 
 def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()] or [pid]
+    return [
+        int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    ] or [pid]
 
 
 if __name__ == "__main__":

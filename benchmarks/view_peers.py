@@ -1,8 +1,9 @@
-"""Compares `ponder view` with `inspect view` on the same attempts: time to the first view, memory, clicks.
+"""Compares `ponder view` with `inspect view` on the same attempts: time to the first view, memory,
+clicks.
 
-The attempts are exported as an Inspect log and converted to Inspect's own compact format. Both are opened in the same
-browser, one after the other, several times; the medians count. Wall time on a busy machine varies: ratios are printed.
-Needs `scripts/bench-peers`, Chromium and Playwright.
+The attempts are exported as an Inspect log and converted to Inspect's own compact format. Both are
+opened in the same browser, one after the other, several times; the medians count. Wall time on a
+busy machine varies: ratios are printed. Needs `scripts/bench-peers`, Chromium and Playwright.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from view import SIZES, STUDY, peak
 
 INSPECT = Path(__file__).parent.parent / ".venv-peers" / "bin" / "inspect"
 TRIES = 5
-Walk = Callable[[Page, str], tuple[float, float, int]]  # seconds to the list, to a transcript from there, and clicks
+# seconds to the list, to a transcript from there, and clicks
+Walk = Callable[[Page, str], tuple[float, float, int]]
 
 
 def main() -> None:
@@ -49,10 +51,21 @@ def main() -> None:
                 check=True,
                 capture_output=True,
             )
-        convert = [str(INSPECT), "log", "convert", "--to", "eval", "--output-dir", "logs", "study.json"]
+        convert = [
+            str(INSPECT),
+            "log",
+            "convert",
+            "--to",
+            "eval",
+            "--output-dir",
+            "logs",
+            "study.json",
+        ]
         subprocess.run(convert, cwd=folder, check=True, capture_output=True)
         ponder = _measured(folder, [PONDER, "view", "--no-open", "--port"], _walk_ponder)
-        peer = _measured(folder, [str(INSPECT), "view", "start", "--log-dir", "logs", "--port"], _walk_inspect)
+        peer = _measured(
+            folder, [str(INSPECT), "view", "start", "--log-dir", "logs", "--port"], _walk_inspect
+        )
     _print(problems * len(SIZES) * 5, ponder, peer)
 
 
@@ -69,7 +82,9 @@ def _print(attempts: int, ponder: list[float], peer: list[float]) -> None:
 def _measured(folder: Path, command: list[str], walk: Walk) -> list[float]:
     """Medians of both times, the server's peak memory, and the clicks."""
     with _served(folder, command) as (address, pid), sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
         walks = []
         for _ in range(TRIES):
             page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()

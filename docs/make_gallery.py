@@ -1,8 +1,10 @@
-"""Makes docs/gallery.md and its pictures: runs each study below with the pocket model, and draws its figures.
+"""Makes docs/gallery.md and its pictures: runs each study below with the pocket model, and draws
+its figures.
 
     python docs/make_gallery.py [STORE]
 
-STORE may hold the studies already; all of them take about ten minutes of CPU time, and need the extra `torch`.
+STORE may hold the studies already; all of them take about ten minutes of CPU time, and need the
+extra `torch`.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ def main(store: Path) -> None:
     of_study: dict[str, ponder.Results] = {}
     for figure, name in STUDIES.items():
         if name not in of_study:
-            of_study[name] = ponder.Study.load(str(HERE / name) if name.endswith(".toml") else name).run(store=store)
+            of_study[name] = ponder.Study.load(
+                str(HERE / name) if name.endswith(".toml") else name
+            ).run(store=store)
         results = of_study[name]
         _picture(results, figure)
         parts.append(_section(figure, name, results.findings(figure)))
@@ -62,9 +66,12 @@ def _picture(results: ponder.Results, figure: str) -> None:
     """Save a figure as a PNG that is small in bytes: few colours, and no wider than a page."""
     from PIL import Image
 
-    picture = Image.open(io.BytesIO(draw(figure, results.chart(figure).to_dict()).png)).convert("RGB")
+    picture = Image.open(io.BytesIO(draw(figure, results.chart(figure).to_dict()).png)).convert(
+        "RGB"
+    )
     picture.thumbnail((WIDTH, 10 * WIDTH), Image.Resampling.LANCZOS)
-    # An octree, because the default merges the colours of small dots: blue became the green of another variant.
+    # An octree, because the default merges the colours of small dots: blue became the green of
+    # another variant.
     few = picture.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
     few.save(HERE / "gallery" / f"{figure}.png", optimize=True)
 
@@ -86,7 +93,9 @@ def _section(figure: str, study: str, findings: list[str]) -> str:
 
 def _brief(findings: list[str]) -> str:
     """The beginning of what a figure found: whole clauses."""
-    clauses = "; ".join(f.removesuffix(".") for f in findings if not f.startswith("Pooled over")).split("; ")
+    clauses = "; ".join(
+        f.removesuffix(".") for f in findings if not f.startswith("Pooled over")
+    ).split("; ")
     text = clauses[0]
     for clause in clauses[1:]:
         if len(text) >= LENGTH:

@@ -1,4 +1,5 @@
-"""Writes docs/reference from the code: plugins from their docstrings and settings, commands from their help.
+"""Writes docs/reference from the code: plugins from their docstrings and settings, commands from
+their help.
 
 `make docs` runs it. A test fails if the pages are out of date.
 """
@@ -38,9 +39,15 @@ def _plugins(kind: str) -> str:
     parts = [f"# {plural(plugins.KINDS[kind].noun).capitalize()}", NOTE]
     for name in plugins.files(kind):
         plugin = plugins.load(kind, name)
-        parts += [f"## {name}", inspect.getdoc(inspect.getmodule(plugin)) or "", _settings(describe.schema(plugin))]
+        parts += [
+            f"## {name}",
+            inspect.getdoc(inspect.getmodule(plugin)) or "",
+            _settings(describe.schema(plugin)),
+        ]
         if issubclass(plugin, Task) and plugin.default_sizes:
-            parts.append(f"Sizes, if a study names none: {', '.join(map(str, plugin.default_sizes))}.")
+            parts.append(
+                f"Sizes, if a study names none: {', '.join(map(str, plugin.default_sizes))}."
+            )
     return "\n\n".join(p.strip() for p in parts if p) + "\n"
 
 
@@ -56,7 +63,11 @@ def _settings(rows: list[dict[str, str]]) -> str:
 
 
 def _studies() -> str:
-    parts = ["# Studies", NOTE, "Built-in studies, to run by name or to copy and change: `ponder run effort`."]
+    parts = [
+        "# Studies",
+        NOTE,
+        "Built-in studies, to run by name or to copy and change: `ponder run effort`.",
+    ]
     for name, title in built_in().items():
         text = (BUILT_IN / f"{name}.toml").read_text("utf-8").strip()
         parts += [f"## {name}", title, f"```toml\n{text}\n```"]
@@ -64,7 +75,11 @@ def _studies() -> str:
 
 
 def _commands() -> str:
-    parts = ["# Commands", NOTE, *_help(command_line, click.Context(command_line, info_name="ponder", **HELP))]
+    parts = [
+        "# Commands",
+        NOTE,
+        *_help(command_line, click.Context(command_line, info_name="ponder", **HELP)),
+    ]
     return "\n\n".join(p.strip() for p in parts) + "\n"
 
 
@@ -87,15 +102,31 @@ def _pocket() -> str:
         "again; that needs the extra `torch`, running them doesn't. `Pocket.codec(task)` in `ponder.models.pocket` "
         "renders requests as token ids and reads replies, if you load a folder by other means."
     )
-    cards = [json.loads((folder / "card.json").read_text("utf-8")) for folder in sorted(WEIGHTS.iterdir())]
-    cards.sort(key=lambda card: (card["task"] != "tents", ("plain", "short", "long", "wordy").index(card["style"])))
-    parts = ["# The pocket model", NOTE.strip(), about, *(part for card in cards for part in _card(card))]
+    cards = [
+        json.loads((folder / "card.json").read_text("utf-8"))
+        for folder in sorted(WEIGHTS.iterdir())
+    ]
+    cards.sort(
+        key=lambda card: (
+            card["task"] != "tents",
+            ("plain", "short", "long", "wordy").index(card["style"]),
+        )
+    )
+    parts = [
+        "# The pocket model",
+        NOTE.strip(),
+        about,
+        *(part for card in cards for part in _card(card)),
+    ]
     return "\n\n".join(parts) + "\n"
 
 
 def _card(card: dict[str, Any]) -> list[str]:
     trained, test = card["trained"], card["test"]
-    tokens, minutes = f"{trained['tokens'] / 1e6:.1f} million tokens", f"{trained['cpu_seconds'] / 60:.0f} CPU minutes"
+    tokens, minutes = (
+        f"{trained['tokens'] / 1e6:.1f} million tokens",
+        f"{trained['cpu_seconds'] / 60:.0f} CPU minutes",
+    )
     made = (
         f"{card['parameters']:,} parameters, trained from {trained['from']}: {tokens}, {minutes} on one thread, "
         f"seed {trained['seed']}."
@@ -106,12 +137,25 @@ def _card(card: dict[str, Any]) -> list[str]:
         for r in test["by_size"]
     ]
     what = "puzzle" if card["task"] == "tents" else "steps per turn × turns"
-    heads = [f"| {what} | problems | right | 95 % interval | thinking tokens | all steps sound, if right |"]
+    heads = [
+        f"| {what} | problems | right | 95 % interval | thinking tokens | all steps sound, if right |"
+    ]
     table = "\n".join([*heads, "|---|---|---|---|---|---|", *rows])
     asked = f"Tested on problems {test['problems']}; {test['decoding']}."
     limits = "\n".join(f"- {line}" for line in card["limits"])
-    title = f"## {card['task'].capitalize()}" + (f", {card['style']}" if card["task"] != "tents" else "")
-    return [title, made, asked, table, *_seeds(card["seeds"]), "Limits:", limits, f"Digest: `{card['digest']}`"]
+    title = f"## {card['task'].capitalize()}" + (
+        f", {card['style']}" if card["task"] != "tents" else ""
+    )
+    return [
+        title,
+        made,
+        asked,
+        table,
+        *_seeds(card["seeds"]),
+        "Limits:",
+        limits,
+        f"Digest: `{card['digest']}`",
+    ]
 
 
 def _seeds(seeds: list[dict[str, Any]]) -> list[str]:
@@ -119,7 +163,9 @@ def _seeds(seeds: list[dict[str, Any]]) -> list[str]:
     if len(seeds) < 2:
         return ["One training seed so far."]
     labels = list(seeds[0]["accuracy"])
-    names = [f"{s['seed']}, second attempt" if s.get("tries") == 2 else f"{s['seed']}" for s in seeds]
+    names = [
+        f"{s['seed']}, second attempt" if s.get("tries") == 2 else f"{s['seed']}" for s in seeds
+    ]
     rows = [
         " | ".join([f"| {name}", *(f"{s['accuracy'][label]:.2f}" for label in labels)]) + " |"
         for name, s in zip(names, seeds, strict=True)
@@ -145,7 +191,12 @@ that names the nearest known one. Any key can be overridden on the command line:
 - `[[figure]]` takes `name` and the settings of that [figure](figures.md).
 
 `name` may also be the path of a file of your own, such as `"./mine.py"`, relative to the study."""
-    return "\n\n".join(["# The study file", NOTE.strip(), text, "Keys of the study itself:", _settings(rows)]) + "\n"
+    return (
+        "\n\n".join(
+            ["# The study file", NOTE.strip(), text, "Keys of the study itself:", _settings(rows)]
+        )
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

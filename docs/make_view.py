@@ -1,4 +1,5 @@
-"""Makes the pictures of docs/view.md: runs `effort` into a store of its own, opens its pages, and takes screenshots.
+"""Makes the pictures of docs/view.md: runs `effort` into a store of its own, opens its pages, and
+takes screenshots.
 
     python docs/make_view.py [STORE]
 
@@ -29,14 +30,21 @@ def main(store: Path) -> None:
     if not store.is_file():
         subprocess.run(["ponder", "run", "effort", "--store", str(store)], check=True)
     words = ["ponder", "view", "--store", str(store), "--port", "0", "--no-open"]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as server, sync_playwright() as playwright:
+    with (
+        subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as server,
+        sync_playwright() as playwright,
+    ):
         assert server.stderr is not None
         address = server.stderr.readline().strip().rstrip("/")
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
         try:
             for name, (path, width, height, dark) in PICTURES.items():
                 scheme = "dark" if dark else "light"
-                page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+                page = browser.new_page(
+                    viewport={"width": width, "height": height}, color_scheme=scheme
+                )
                 page.set_default_timeout(180_000)
                 page.goto(address + path.format(store=store.stem))
                 if name == "view-attempt":

@@ -16,13 +16,17 @@ CHROMIUM = shutil.which("chromium") or ("chromium" if os.environ.get("CI") else 
 PATIENCE = 120_000  # milliseconds
 expect.set_options(timeout=PATIENCE)
 
-needs_chromium = pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed: scripts/system-packages")
+needs_chromium = pytest.mark.skipif(
+    not CHROMIUM, reason="Chromium is not installed: scripts/system-packages"
+)
 
 
 @contextmanager
 def launched() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=PATIENCE)
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=PATIENCE
+        )
         yield browser
         browser.close()
 
@@ -31,7 +35,9 @@ class Tab:
     """A page in the browser, with everything that it complained of or asked for."""
 
     def __init__(self, browser: Browser, address: str, init: str = "", **context: Any) -> None:
-        self.page: Page = browser.new_context(**{"viewport": {"width": 1280, "height": 1000}, **context}).new_page()
+        self.page: Page = browser.new_context(
+            **{"viewport": {"width": 1280, "height": 1000}, **context}
+        ).new_page()
         self.page.set_default_timeout(PATIENCE)
         self.page.add_init_script(init)
         self.complaints: list[str] = []
@@ -42,7 +48,8 @@ class Tab:
         self.page.goto(address)
 
     def _hear(self, said: ConsoleMessage) -> None:
-        # Vega warns of oddities in a chart as its author wrote it; `chart:` is a chart that had to fall back.
+        # Vega warns of oddities in a chart as its author wrote it; `chart:` is a chart that had to
+        # fall back.
         if said.type == "error" or said.text.startswith("chart:"):
             self.complaints.append(said.text)
 
@@ -55,4 +62,6 @@ class Tab:
 
     def settle(self) -> None:
         """Wait until the page has drawn twice: what it had to do by now is done."""
-        self.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        self.page.evaluate(
+            "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )

@@ -83,7 +83,9 @@ def serve() -> Iterator[Callable[..., Served]]:
 
     def start(**faults: Any) -> Served:
         process = subprocess.Popen(
-            [sys.executable, str(HERE / "server.py"), json.dumps(faults)], stdout=subprocess.PIPE, text=True
+            [sys.executable, str(HERE / "server.py"), json.dumps(faults)],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         running.append(process)
         assert process.stdout is not None
@@ -104,7 +106,9 @@ def running(folder: Path) -> Callable[..., AbstractContextManager[subprocess.Pop
     @contextmanager
     def start(*words: str) -> Iterator[subprocess.Popen[str]]:
         command = [sys.executable, "-c", f"{heed}; from ponder.cli import main; main()", *words]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        with subprocess.Popen(
+            command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        ) as process:
             try:
                 yield process
             finally:

@@ -1,4 +1,6 @@
-"""The engines that tests use: vLLM in the environment that `make engines` makes, or a stand-in for it."""
+"""The engines that tests use: vLLM in the environment that `make engines` makes, or a stand-in for
+it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ VLLM = HERE.parent / ".venv-vllm/bin/python"
 
 
 def fake_vllm(folder: Path, **faults: Any) -> str:
-    """An interpreter that has the stand-in for vLLM, with faults if they can't come from the environment."""
+    """An interpreter that has the stand-in for vLLM, with faults if they can't come from the
+    environment.
+    """
     path = folder / "python"
     given = f"export FAKE_VLLM='{json.dumps(faults)}'\n" if faults else ""
     path.write_text(f'#!/bin/sh\n{given}PYTHONPATH={FAKE} exec {sys.executable} "$@"\n')
@@ -38,11 +42,16 @@ def ask(model: Model, requests: list[Request]) -> list[Completion]:
 
 def sums(number: int) -> list[Request]:
     task = ChainSum()
-    return [Request.first_turn(task, p, seed=n) for n, p in enumerate(islice(task.problems(2, 3), number))]
+    return [
+        Request.first_turn(task, p, seed=n)
+        for n, p in enumerate(islice(task.problems(2, 3), number))
+    ]
 
 
 def answered(path: Path, study: Path) -> int:
-    """How many attempts of a study are in a store, which another process may use, or be about to make."""
+    """How many attempts of a study are in a store, which another process may use, or be about to
+    make.
+    """
     from ponder import Study
     from ponder.store.store import Store
 
@@ -55,7 +64,9 @@ def answered(path: Path, study: Path) -> int:
 
 def done(record: Path, what: str) -> list[Any]:
     """What the stand-in wrote down of one kind."""
-    lines = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
+    lines = (
+        [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
+    )
     return [more for kind, *more in lines if kind == what]
 
 

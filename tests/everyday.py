@@ -1,4 +1,5 @@
-"""Reports for tests: one by Ponder's own figures, one of hostile texts, and one by the figure plugin that this file is.
+"""Reports for tests: one by Ponder's own figures, one of hostile texts, and one by the figure
+plugin that this file is.
 
 The plugin draws everyday Altair charts, one per value of `kind`.
 """
@@ -42,7 +43,10 @@ unit = "term"
 name = "accuracy"
 unit = "term"
 """
-ROWS = [{"a": n, "b": n * n % 17, "c": "xyz"[n % 3], "d": f"2024-0{1 + n % 9}-11", "e": n + 3} for n in range(1, 25)]
+ROWS = [
+    {"a": n, "b": n * n % 17, "c": "xyz"[n % 3], "d": f"2024-0{1 + n % 9}-11", "e": n + 3}
+    for n in range(1, 25)
+]
 XY = {"x": "a:Q", "y": "b:Q"}
 
 
@@ -79,10 +83,17 @@ class Everyday(Figure):
     kind: str
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
-        return {"counts": [{"kind": self.kind, "attempts": len(outcomes)}, {"kind": "<b>only here</b>", "more": None}]}
+        return {
+            "counts": [
+                {"kind": self.kind, "attempts": len(outcomes)},
+                {"kind": "<b>only here</b>", "more": None},
+            ]
+        }
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
-        chart: alt.TopLevelMixin = CHARTS[self.kind](alt.Chart(alt.InlineData(values=ROWS))).properties(title=self.kind)
+        chart: alt.TopLevelMixin = CHARTS[self.kind](
+            alt.Chart(alt.InlineData(values=ROWS))
+        ).properties(title=self.kind)
         return chart
 
     def findings(self, tables: Tables) -> list[str]:
@@ -100,7 +111,9 @@ def write_reports(folder: Path) -> None:
         os.chdir(folder)
         for study in ("s", "everyday", "evil"):
             for verb in ("run", "report"):
-                done = CliRunner().invoke(main, [verb, f"{study}.toml", "--json"], catch_exceptions=False)
+                done = CliRunner().invoke(
+                    main, [verb, f"{study}.toml", "--json"], catch_exceptions=False
+                )
                 assert done.exit_code == 0, done.output
             (folder / f"{study}.json").write_text(done.stdout)
     finally:
@@ -108,9 +121,14 @@ def write_reports(folder: Path) -> None:
 
 
 def _write_evil(folder: Path) -> None:
-    lines = [{"problem": "x", "thinking": EVIL, "answer": EVIL}, {"problem": "y", "answer": "z" * 300_000}]
+    lines = [
+        {"problem": "x", "thinking": EVIL, "answer": EVIL},
+        {"problem": "y", "answer": "z" * 300_000},
+    ]
     (folder / "answers.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
-    problems = [{"id": n, "prompt": EVIL, "answer": "1", "size": size} for size, n in enumerate("xy", 1)]
+    problems = [
+        {"id": n, "prompt": EVIL, "answer": "1", "size": size} for size, n in enumerate("xy", 1)
+    ]
     (folder / "problems.jsonl").write_text("\n".join(json.dumps(p) for p in problems))
     label = json.dumps(f'{EVIL}"}}]</script>')
     (folder / "evil.toml").write_text(

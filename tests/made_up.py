@@ -1,4 +1,6 @@
-"""Attempts that nobody made: outcomes of cells whose task, model and methods have any names and settings."""
+"""Attempts that nobody made: outcomes of cells whose task, model and methods have any names and
+settings.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +56,17 @@ class MadeUpMethod(Prepared, Method):
 
 @cache
 def _kind(base: type, name: str, fields: tuple[str, ...], unit: str) -> Any:
-    namespace = {"plugin_name": classmethod(lambda cls: name), "unit": unit} if base is MadeUpTask else {}
+    namespace = (
+        {"plugin_name": classmethod(lambda cls: name), "unit": unit} if base is MadeUpTask else {}
+    )
     namespace["plugin_name"] = classmethod(lambda cls: name)
-    return make_dataclass(f"MadeUp{name}", [(f, Any) for f in fields], bases=(base,), namespace=namespace, kw_only=True)
+    return make_dataclass(
+        f"MadeUp{name}",
+        [(f, Any) for f in fields],
+        bases=(base,),
+        namespace=namespace,
+        kw_only=True,
+    )
 
 
 def _plugin(base: type, name: str, settings: Mapping[str, Any], unit: str = "") -> Any:
@@ -103,8 +113,19 @@ def outcome(
     unit: str = "",
     **columns: Any,
 ) -> Outcome:
-    """An attempt. `model` is the base model; a study's labels are made from the methods' settings unless given."""
-    asked = cell(task, model, size, methods, task_settings=task_settings, model_settings=model_settings, unit=unit)
+    """An attempt.
+
+    `model` is the base model; a study's labels are made from the methods' settings unless given.
+    """
+    asked = cell(
+        task,
+        model,
+        size,
+        methods,
+        task_settings=task_settings,
+        model_settings=model_settings,
+        unit=unit,
+    )
     texts, seedless = [], []
     for name, settings in methods:
         texts.append(" ".join([name, *(f"{k}={v}" for k, v in settings.items())]))
@@ -126,7 +147,13 @@ def outcome(
         "counted_by": "tokenizer",
         "details": {},
     }
-    return Outcome(cell=asked, label=Label(**names | (label or {})), problem=problem, ended=ended, **values | columns)
+    return Outcome(
+        cell=asked,
+        label=Label(**names | (label or {})),
+        problem=problem,
+        ended=ended,
+        **values | columns,
+    )
 
 
 def variants_of(outcomes: Sequence[Outcome]) -> Variants:
@@ -135,21 +162,46 @@ def variants_of(outcomes: Sequence[Outcome]) -> Variants:
 
 
 def changed(
-    o: Outcome, *, task: str = "", model: str = "", size: int | None = None, unit: str | None = None, **columns: Any
+    o: Outcome,
+    *,
+    task: str = "",
+    model: str = "",
+    size: int | None = None,
+    unit: str | None = None,
+    **columns: Any,
 ) -> Outcome:
-    """The same attempt in another cell: at a task or by a model of another name, of another size or unit."""
+    """The same attempt in another cell: at a task or by a model of another name, of another size or
+    unit.
+    """
     asked, label = o.cell, o.label
     if task or unit is not None:
-        settings = {key: value for key, value in asked.task_settings.items() if key not in ("remember", "window")}
+        settings = {
+            key: value
+            for key, value in asked.task_settings.items()
+            if key not in ("remember", "window")
+        }
         name = task or asked.task.plugin_name()
-        asked = replace(asked, task=_plugin(MadeUpTask, name, settings, asked.task.unit if unit is None else unit))
+        asked = replace(
+            asked,
+            task=_plugin(MadeUpTask, name, settings, asked.task.unit if unit is None else unit),
+        )
         label = replace(label, task=task or label.task)
     if model:
         asked = replace(asked, model=_plugin(MadeUpModel, model, asked.model_settings))
-        label = Label(label.task, model, " + ".join(filter(None, (model, label.methods))), model, label.methods)
+        label = Label(
+            label.task,
+            model,
+            " + ".join(filter(None, (model, label.methods))),
+            model,
+            label.methods,
+        )
     if size is not None:
         asked = replace(asked, size=size)
-    return o._replace(cell=_cells.setdefault(f"{asked.key.hex()} {asked.task.unit}", asked), label=label, **columns)
+    return o._replace(
+        cell=_cells.setdefault(f"{asked.key.hex()} {asked.task.unit}", asked),
+        label=label,
+        **columns,
+    )
 
 
 def settings_of(o: Outcome, method: str) -> Mapping[str, Any]:

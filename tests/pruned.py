@@ -1,4 +1,6 @@
-"""A Llama of a few random weights, ragged prompts for it and every cache policy, for tests of caches."""
+"""A Llama of a few random weights, ragged prompts for it and every cache policy, for tests of
+caches.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,15 @@ from ponder.policies.snapkv import Snapkv
 from ponder.policies.streaming import Streaming
 
 VOCABULARY, PROMPT, NEW = 97, 14, 40
-POLICIES = [Streaming(), Random(), H2o(), LastQuery(), Snapkv(queries=6, pool=3), Rkv(queries=4), Sepllm((3, 5, 8, 13))]
+POLICIES = [
+    Streaming(),
+    Random(),
+    H2o(),
+    LastQuery(),
+    Snapkv(queries=6, pool=3),
+    Rkv(queries=4),
+    Sepllm((3, 5, 8, 13)),
+]
 
 
 def tiny(attention: str = "sdpa", **settings):

@@ -1,20 +1,24 @@
 """A chat endpoint on this machine with faults to order, in a process of its own.
 
-Tests wait for what it has seen, not for seconds: `hold_after=100` answers a hundred requests and keeps the others
-waiting, `GET /wait?held=4` returns once four are waiting, and `GET /release` lets them go.
+Tests wait for what it has seen, not for seconds: `hold_after=100` answers a hundred requests and
+keeps the others waiting, `GET /wait?held=4` returns once four are waiting, and `GET /release` lets
+them go.
 
-`lengths = {"median": 400, "sigma": 1.0}` draws the length of each reply from a lognormal distribution, capped by the
-request's budget; with `seconds_per_token` long replies take longer than short ones. `GET /state` tells what the server
-has billed (`billed_tokens`): every request that it didn't refuse, whether or not its answer arrived.
+`lengths = {"median": 400, "sigma": 1.0}` draws the length of each reply from a lognormal
+distribution, capped by the request's budget; with `seconds_per_token` long replies take longer than
+short ones. `GET /state` tells what the server has billed (`billed_tokens`): every request that it
+didn't refuse, whether or not its answer arrived.
 
-Faults that are fractions of the requests: `429`, `500`, `drop` (no response), `cut` (half of one), `malformed`, and
-`ignore` (none, and the connection stays). Faults of every request: `always` (a status), `echo` (a status, with the
-request's headers in the text), `redirect` (to a URL), `models` (a status, for the model list).
+Faults that are fractions of the requests: `429`, `500`, `drop` (no response), `cut` (half of one),
+`malformed`, and `ignore` (none, and the connection stays). Faults of every request: `always` (a
+status), `echo` (a status, with the request's headers in the text), `redirect` (to a URL), `models`
+(a status, for the model list).
 
-`tokenize = "llama.cpp"`, `"vllm"` or `"sglang"` gives it that server's pages for its tokenizer, which counts words and
-marks; a status, `{"redirect": url}`, `{"raw": text}` or `"silent"` (no response) is what such a page answers instead.
-`props` is what llama.cpp's page about itself answers; `content_type` is that of the response to `always`.
-`usage` replaces the bill in every reply, `model` the name of the model; `lists` are the names in the model list.
+`tokenize = "llama.cpp"`, `"vllm"` or `"sglang"` gives it that server's pages for its tokenizer,
+which counts words and marks; a status, `{"redirect": url}`, `{"raw": text}` or `"silent"` (no
+response) is what such a page answers instead. `props` is what llama.cpp's page about itself
+answers; `content_type` is that of the response to `always`. `usage` replaces the bill in every
+reply, `model` the name of the model; `lists` are the names in the model list.
 """
 
 from __future__ import annotations
@@ -50,7 +54,10 @@ class Length(NamedTuple):
 
 
 def length_of(body: dict[str, Any], lengths: dict[str, float] | None) -> Length:
-    """What a request takes. It is drawn from the request alone, so that order, repeats and faults don't change it."""
+    """What a request takes.
+
+    It is drawn from the request alone, so that order, repeats and faults don't change it.
+    """
     if lengths is None:
         return Length()
     prompt = sum(len(m["content"]) // 4 + 4 for m in body["messages"])
@@ -62,7 +69,13 @@ def length_of(body: dict[str, Any], lengths: dict[str, float] | None) -> Length:
     return Length(prompt, wanted - 10, 10)
 
 
-def reply(answer: str, *, thinking: str = "", length: Length = Length(), **more: Any) -> dict[str, Any]:  # noqa: B008
+def reply(
+    answer: str,
+    *,
+    thinking: str = "",
+    length: Length = Length(),
+    **more: Any,  # noqa: B008
+) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": "" if length.cut else answer}
     if thinking:
         message["reasoning_content"] = thinking
@@ -72,7 +85,9 @@ def reply(answer: str, *, thinking: str = "", length: Length = Length(), **more:
         "object": "chat.completion",
         "created": 1_763_200_000,
         "model": "served",
-        "choices": [{"index": 0, "message": message, "finish_reason": stop, "logprobs": None, **more}],
+        "choices": [
+            {"index": 0, "message": message, "finish_reason": stop, "logprobs": None, **more}
+        ],
         "usage": {
             "prompt_tokens": length.prompt,
             "completion_tokens": length.thinking + length.answer,
@@ -84,7 +99,8 @@ def reply(answer: str, *, thinking: str = "", length: Length = Length(), **more:
 
 
 def solved(messages: list[dict[str, str]]) -> str:
-    """The answer to a chain sum, or to a turn of an execution: the last sum told, and what the keys add to it.
+    """The answer to a chain sum, or to a turn of an execution: the last sum told, and what the keys
+    add to it.
 
     A judge's scores are all the same.
     """
@@ -92,7 +108,9 @@ def solved(messages: list[dict[str, str]]) -> str:
     if judged := re.search(r'with (\d+) numbers in "steps"', prompt):
         return json.dumps({"steps": [0.5] * int(judged[1]), "whole": 0.5})
     if table := re.search(r"The dictionary is:\n(\{.*\})", messages[0]["content"]):
-        told = re.findall(r"<answer>(-?\d+)", " ".join(m["content"] for m in messages if m["role"] == "assistant"))
+        told = re.findall(
+            r"<answer>(-?\d+)", " ".join(m["content"] for m in messages if m["role"] == "assistant")
+        )
         before = int(told[-1]) if told else 0
         return f"So <answer>{before + sum(literal_eval(table[1])[key] for key in prompt.split(', '))}</answer>"
     chain = re.search(r"What is ([\d +-]+)\?", prompt)
@@ -112,7 +130,9 @@ def templated(messages: list[dict[str, str]]) -> str:
 
 
 async def streamed(request: web.Request, said: dict[str, Any]) -> web.StreamResponse:
-    """A reply as server-sent events: thinking and answer in pieces, then why it ended, then its bill."""
+    """A reply as server-sent events: thinking and answer in pieces, then why it ended, then its
+    bill.
+    """
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
     await response.write(b": processing\n\n")
@@ -122,7 +142,9 @@ async def streamed(request: web.Request, said: dict[str, Any]) -> web.StreamResp
         for at in range(0, len(text), 4):
             piece = {"index": 0, "delta": {name: text[at : at + 4]}}
             await response.write(event({"model": said["model"], "choices": [piece]}))
-    await response.write(event({"choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]}))
+    await response.write(
+        event({"choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]})
+    )
     await response.write(event({"choices": [], "usage": said["usage"]}) + b"data: [DONE]\n\n")
     return response
 
@@ -137,7 +159,9 @@ async def cut(request: web.Request, *, streams: bool) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     if not streams:
         content = b'{"choices": [{"mess'
-        response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": "900"})
+        response = web.StreamResponse(
+            headers={"Content-Type": "application/json", "Content-Length": "900"}
+        )
     await response.prepare(request)
     await response.write(content)
     assert request.transport is not None
@@ -168,7 +192,9 @@ class Server:
 
     async def until(self, **wanted: int) -> None:
         async with self.changed:
-            await self.changed.wait_for(lambda: all(self.counts[name] >= n for name, n in wanted.items()))
+            await self.changed.wait_for(
+                lambda: all(self.counts[name] >= n for name, n in wanted.items())
+            )
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -196,7 +222,9 @@ class Server:
         if fault:
             await self.count(**{fault: 1})
             return await self.fault(fault, request, body)
-        await asyncio.sleep(self.faults.get("seconds_per_token", 0.0) * (length.thinking + length.answer))
+        await asyncio.sleep(
+            self.faults.get("seconds_per_token", 0.0) * (length.thinking + length.answer)
+        )
         await self.hold()
         self.prompts[body["messages"][-1]["content"]] += 1
         await self.count(answered=1)
@@ -213,7 +241,9 @@ class Server:
         """The response to a request that meets a fault of every request."""
         if status := self.faults.get("always"):
             content_type = self.faults.get("content_type", "text/plain")
-            return web.Response(status=status, text=self.faults.get("text", "no"), content_type=content_type)
+            return web.Response(
+                status=status, text=self.faults.get("text", "no"), content_type=content_type
+            )
         if status := self.faults.get("echo"):
             return web.Response(status=status, text=f"rejected: {self.headers}")
         if to := self.faults.get("redirect"):
@@ -242,7 +272,9 @@ class Server:
                 return fault
         return ""
 
-    async def fault(self, fault: str, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    async def fault(
+        self, fault: str, request: web.Request, body: dict[str, Any]
+    ) -> web.StreamResponse:
         if fault == "429":
             return self.busy()
         if fault == "500":
@@ -263,11 +295,15 @@ class Server:
         if status := self.faults.get("models"):
             return web.Response(status=status, text="no")
         names = self.faults.get("lists", ["served"])
-        return web.json_response({"object": "list", "data": [{"id": name, "object": "model"} for name in names]})
+        return web.json_response(
+            {"object": "list", "data": [{"id": name, "object": "model"} for name in names]}
+        )
 
     async def tokenize(self, request: web.Request) -> web.Response:
         body = await request.json()
-        self.counted.append({"page": request.path, "authorization": request.headers.get("Authorization"), **body})
+        self.counted.append(
+            {"page": request.path, "authorization": request.headers.get("Authorization"), **body}
+        )
         await self.count(counted=1)
         match self.faults.get("tokenize", 404):
             case "silent":
@@ -281,7 +317,9 @@ class Server:
             case "llama.cpp" if request.path == "/apply-template":
                 return web.json_response({"prompt": templated(body["messages"])})
             case "llama.cpp":
-                return web.json_response({"tokens": list(range(len(tokens_of(body.get("content", "")))))})
+                return web.json_response(
+                    {"tokens": list(range(len(tokens_of(body.get("content", "")))))}
+                )
             case "vllm" | "sglang" as dialect if request.path == "/tokenize" and (
                 "prompt" in body or dialect == "vllm"
             ):
@@ -290,11 +328,18 @@ class Server:
         return web.Response(status=404, text="no such page")
 
     async def props(self, request: web.Request) -> web.Response:
-        return web.json_response(self.faults.get("props"), status=200 if "props" in self.faults else 404)
+        return web.json_response(
+            self.faults.get("props"), status=200 if "props" in self.faults else 404
+        )
 
     async def state(self, request: web.Request) -> web.Response:
         repeated = sum(n - 1 for n in self.prompts.values())
-        seen = {"repeated": repeated, "bodies": self.bodies, "headers": self.headers, "query": self.query}
+        seen = {
+            "repeated": repeated,
+            "bodies": self.bodies,
+            "headers": self.headers,
+            "query": self.query,
+        }
         seen["tokenized"] = self.counted
         return web.json_response({**self.counts, **seen})
 

@@ -1,4 +1,6 @@
-"""Designs of adaptive runs: where the next attempts go, when they end, and whether the intervals hold after that."""
+"""Designs of adaptive runs: where the next attempts go, when they end, and whether the intervals
+hold after that.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ from ponder.stats.columns import Columns, Floats
 from ponder.stats.designs.best_arm import Best
 from ponder.stats.designs.critical_size import Ladder, after_ladder
 from ponder.stats.designs.frontier import Frontier
-from ponder.stats.designs.sequential import Paired, Precise, analysis_sizes, pocock, valid_difference
+from ponder.stats.designs.sequential import (
+    Paired,
+    Precise,
+    analysis_sizes,
+    pocock,
+    valid_difference,
+)
 from ponder.stats.paired import paired_difference
 
 SIZES = (9, 11, 13, 16, 20, 24, 30, 37, 45, 55, 67, 82, 100)
@@ -38,7 +46,15 @@ def ladder(rng: np.random.Generator, half: float, slope: float, problems: int) -
 def columns(scores: Sequence[Floats]) -> Columns:
     size = np.repeat(np.array(SIZES, dtype=float), [len(score) for score in scores])
     no = np.zeros(len(size), dtype=np.bool_)
-    return Columns(size, np.arange(len(size)), np.concatenate(scores) > 0, no, no, np.ones(len(size)), np.array([]))
+    return Columns(
+        size,
+        np.arange(len(size)),
+        np.concatenate(scores) > 0,
+        no,
+        no,
+        np.ones(len(size)),
+        np.array([]),
+    )
 
 
 # Pocock's constants as in Jennison & Turnbull (2000), table 2.1.
@@ -56,7 +72,10 @@ def test_looks_end_with_all_problems() -> None:
 def test_one_look_is_the_paired_interval() -> None:
     rng = np.random.default_rng(1)
     first, second = (rng.random((2, 30)) < 0.6).astype(float)
-    one, known = valid_difference(first - second, 0.95, analyses=1), paired_difference(first, second)
+    one, known = (
+        valid_difference(first - second, 0.95, analyses=1),
+        paired_difference(first, second),
+    )
     assert (one.value, one.low, one.high) == pytest.approx((known.value, known.low, known.high))
 
 
@@ -70,7 +89,10 @@ def test_a_ladder_asks_near_the_critical_size_and_covers_it() -> None:
         parts.append(made(seen, full))
         whole = after_ladder(columns(full))
         widths.append(math.log(found.high / found.low) / math.log(whole.high / whole.low))
-        near.append(sum(len(s) for s, size in zip(seen, SIZES, strict=True) if 20 <= size <= 60) / sum(map(len, seen)))
+        near.append(
+            sum(len(s) for s, size in zip(seen, SIZES, strict=True) if 20 <= size <= 60)
+            / sum(map(len, seen))
+        )
     assert np.mean(hits) >= 0.9
     assert np.mean(parts) <= 0.5
     assert np.mean(near) > 0.7
@@ -92,12 +114,16 @@ def test_a_ladder_to_a_margin() -> None:
     found = Ladder(SIZES, 80).estimate(seen, 0.95)
     assert found.high / found.low <= 1.1**2 * 1.01  # the grid has the sizes asked alone
     assert made(seen, full) < made(played(Ladder(SIZES, 80).next, full), full)
-    assert made(played(Ladder(SIZES, 80, margin=0.001).next, full), full) == 1  # never more than all
+    # never more than all
+    assert made(played(Ladder(SIZES, 80, margin=0.001).next, full), full) == 1
 
 
 def test_samples_that_always_agree_count_once() -> None:
     full = ladder(np.random.default_rng(4), 35, 9, 20)
-    assert played(Ladder(SIZES, 20, samples=4).next, full)[6].size == played(Ladder(SIZES, 20).next, full)[6].size
+    assert (
+        played(Ladder(SIZES, 20, samples=4).next, full)[6].size
+        == played(Ladder(SIZES, 20).next, full)[6].size
+    )
 
 
 def cells(rng: np.random.Generator, accuracies: Sequence[float], problems: int) -> list[Floats]:
@@ -159,7 +185,9 @@ def test_dominated_variants_are_dropped_and_those_on_the_frontier_kept() -> None
 
 def test_equal_variants_stay_on_the_frontier() -> None:
     rng = np.random.default_rng(15)
-    full = [np.column_stack([right, rng.lognormal(5, 0.5, 100)]) for right in cells(rng, [0.7] * 4, 100)]
+    full = [
+        np.column_stack([right, rng.lognormal(5, 0.5, 100)]) for right in cells(rng, [0.7] * 4, 100)
+    ]
     seen = played(Frontier(100).next, full)
     assert Frontier(100).left(seen).all()
     assert made(seen, full) == 1
@@ -175,7 +203,10 @@ def test_a_lead_has_an_interval_for_all_looks_and_cells() -> None:
 def two(rng: np.random.Generator, difference: float, problems: int) -> list[Floats]:
     """Two models that differ on 30 % of the problems."""
     drawn = rng.random(problems)
-    first, second = drawn < (0.3 + difference) / 2, (drawn >= (0.3 + difference) / 2) & (drawn < 0.3)
+    first, second = (
+        drawn < (0.3 + difference) / 2,
+        (drawn >= (0.3 + difference) / 2) & (drawn < 0.3),
+    )
     return [np.where(first, 1.0, 0.0), np.where(second, 1.0, 0.0)]
 
 

@@ -1,4 +1,6 @@
-"""Adaptive runs: a study with `stop` asks in rounds, ends early, and repeats its decisions from the store."""
+"""Adaptive runs: a study with `stop` asks in rounds, ends early, and repeats its decisions from the
+store.
+"""
 
 from __future__ import annotations
 
@@ -68,11 +70,19 @@ def ran(ponder, study: str, *options: str) -> dict:
 def test_a_ladder_stops_early_and_says_what_it_saved(write, ponder) -> None:
     write("s.toml", LADDER)
     planned = ponder("plan", "s.toml").stdout
-    assert "stop: the critical size of oracle on execution, as precisely as the full ladder" in planned
+    assert (
+        "stop: the critical size of oracle on execution, as precisely as the full ladder" in planned
+    )
     assert "at most 270 attempts, likely fewer" in planned
     tally = ran(ponder, "s.toml")
     found = tally["adaptive"]
-    assert tally["done"] == tally["planned"] == found["attempts"] == sum(asked("s.toml").values()) < 190
+    assert (
+        tally["done"]
+        == tally["planned"]
+        == found["attempts"]
+        == sum(asked("s.toml").values())
+        < 190
+    )
     assert found["full_plan"] == 270
     assert found["saved"]["attempts"] == 270 - tally["done"]
     assert found["saved"]["tokens"] > 0
@@ -84,7 +94,10 @@ def test_a_ladder_stops_early_and_says_what_it_saved(write, ponder) -> None:
     assert again["planned"] == 0
     assert again["adaptive"]["decisions"] == found["decisions"]
     assert "nothing more to ask" in ponder("plan", "s.toml").stdout
-    assert "of the full plan's 270 attempts; the rest would take about" in ponder("run", "s.toml").stdout
+    assert (
+        "of the full plan's 270 attempts; the rest would take about"
+        in ponder("run", "s.toml").stdout
+    )
 
 
 def test_without_stop_a_later_run_completes_the_ladder(write, ponder) -> None:
@@ -105,7 +118,9 @@ def test_a_run_that_resumes_asks_the_same_as_one_in_one_go(write, ponder, text: 
     of_whole = asked("s.toml")
     for file in Path().glob("ponder.db*"):
         file.unlink()
-    parts = [ran(ponder, "s.toml", "--set", f"max_tokens={cap}") for cap in (40_000, 90_000, 140_000)]
+    parts = [
+        ran(ponder, "s.toml", "--set", f"max_tokens={cap}") for cap in (40_000, 90_000, 140_000)
+    ]
     assert all(part["capped"] for part in parts)
     assert 0 < sum(asked("s.toml").values()) < sum(of_whole.values())
     last = ran(ponder, "s.toml")
@@ -133,7 +148,8 @@ def test_the_best_variant_is_asked_most_on_shared_problems(write, ponder) -> Non
 def test_two_variants_are_compared(write, ponder) -> None:
     write("s.toml", VARIANTS.replace("[12, 16, 25, 50]", "[12, 50]").replace(', of = "best"', ""))
     assert (
-        "the difference between oracle critical_size=12 and oracle critical_size=50" in ponder("plan", "s.toml").stdout
+        "the difference between oracle critical_size=12 and oracle critical_size=50"
+        in ponder("plan", "s.toml").stdout
     )
     found = ran(ponder, "s.toml")["adaptive"]
     assert "the difference is clear" in found["decisions"][0]["text"]
@@ -165,20 +181,29 @@ name = "frontier"
 
 def test_variants_that_another_dominates_are_dropped(write, ponder) -> None:
     write("s.toml", FRONTIER)
-    assert "stop: which of 3 are on the frontier of accuracy and tokens" in ponder("plan", "s.toml").stdout
+    assert (
+        "stop: which of 3 are on the frontier of accuracy and tokens"
+        in ponder("plan", "s.toml").stdout
+    )
     found = ran(ponder, "s.toml")["adaptive"]
-    assert found["decisions"][0]["text"].startswith("1 of 3 may be on the frontier: good; dominated: poor")
+    assert found["decisions"][0]["text"].startswith(
+        "1 of 3 may be on the frontier: good; dominated: poor"
+    )
     assert found["attempts"] < 0.5 * found["full_plan"]
 
 
 def test_turn_lengths_of_one_model_are_compared(write, ponder) -> None:
-    text = LADDER.replace("per_turn = 0", "per_turn = [1, 2, 4]").replace("[4, 6, 9, 13, 20, 30, 45, 68, 100]", "8")
+    text = LADDER.replace("per_turn = 0", "per_turn = [1, 2, 4]").replace(
+        "[4, 6, 9, 13, 20, 30, 45, 68, 100]", "8"
+    )
     write("s.toml", text)
     assert "stop: the best of 3" in ponder("plan", "s.toml").stdout
 
 
 def test_an_accuracy_to_within_a_margin(write, ponder) -> None:
-    text = LADDER.replace("[4, 6, 9, 13, 20, 30, 45, 68, 100]", "[6, 26]").replace("decide = true", "margin = 0.12")
+    text = LADDER.replace("[4, 6, 9, 13, 20, 30, 45, 68, 100]", "[6, 26]").replace(
+        "decide = true", "margin = 0.12"
+    )
     write("s.toml", text.replace("problems = 30", "problems = 200"))
     tally = ran(ponder, "s.toml")
     counts = asked("s.toml")
@@ -195,7 +220,10 @@ def test_the_report_has_the_attempts_of_the_design_and_says_so(write, ponder) ->
     assert result["complete"]
     assert result["answered"] == found["attempts"]  # though the store has the full ladder
     page = Path("reports/s/report.html").read_text("utf-8")
-    assert f"Adaptive run: its results decided what to ask, {found['attempts']} of the full plan&#39;s 270" in page
+    assert (
+        f"Adaptive run: its results decided what to ask, {found['attempts']} of the full plan&#39;s 270"
+        in page
+    )
     assert "Intervals of critical sizes are valid for such a run" in page
     with Path("reports/s/accuracy-summary.csv").open() as file:
         (row,) = csv.DictReader(file)
@@ -226,8 +254,14 @@ def test_a_probe_asks_every_cell(write, ponder) -> None:
         ("{ margin = 3 }", "margin must be between 0 and 1"),
         ("{ margn = 0.03 }", "did you mean `margin`?"),
         ('{ decide = true, of = "bst" }', "did you mean `best`?"),
-        ('{ decide = true, of = "difference" }', "`difference` compares two models or variants, and the study has 1"),
-        ('{ margin = 0.03, of = "frontier" }', "compares several models or variants, and the study has 1"),
+        (
+            '{ decide = true, of = "difference" }',
+            "`difference` compares two models or variants, and the study has 1",
+        ),
+        (
+            '{ margin = 0.03, of = "frontier" }',
+            "compares several models or variants, and the study has 1",
+        ),
         ("true", "expected"),
     ],
 )
@@ -276,16 +310,26 @@ def test_failed_attempts_are_left_out_and_retried(write, ponder) -> None:
 def test_a_problem_counts_only_if_every_size_was_answered() -> None:
     """Or else an arm whose large sizes fail would be compared on small ones."""
     easy, hard = Study.from_table(tomllib.loads(VARIANTS)).cells[:2]
-    results = {easy.key: {0: (1, 1, 1, 10), 1: (1, 1, 1, 10)}, hard.key: {0: (0, 1, 1, 30), 1: (0, 0, 1, 0)}}
+    results = {
+        easy.key: {0: (1, 1, 1, 10), 1: (1, 1, 1, 10)},
+        hard.key: {0: (0, 1, 1, 30), 1: (0, 0, 1, 0)},
+    }
     scores = _scores((easy, hard), lambda cell: results[cell.key], 2)
     assert scores[0].tolist() == [0.5, 20.0]
     assert np.isnan(scores[1]).all()
 
 
 def test_unequal_numbers_of_problems_are_refused(write) -> None:
-    rows = "".join(json.dumps({"prompt": f"{n} + 1?", "answer": str(n + 1)}) + "\n" for n in range(5))
+    rows = "".join(
+        json.dumps({"prompt": f"{n} + 1?", "answer": str(n + 1)}) + "\n" for n in range(5)
+    )
     write("five.jsonl", rows)
-    write("two.toml", VARIANTS.replace("[[model]]", '[[task]]\nname = "jsonl"\nfile = "five.jsonl"\n[[model]]', 1))
+    write(
+        "two.toml",
+        VARIANTS.replace(
+            "[[model]]", '[[task]]\nname = "jsonl"\nfile = "five.jsonl"\n[[model]]', 1
+        ),
+    )
     with pytest.raises(UserError, match="different numbers of problems: 5, 60"):
         trials(Study.load("two.toml"))
 
@@ -320,7 +364,9 @@ def sorted_file(write, number: int) -> list[str]:
 
 
 def answered(study: str) -> dict[str, list[str]]:
-    """By model, the problems whose attempts the store has of the full plan, in the order in which they were made."""
+    """By model, the problems whose attempts the store has of the full plan, in the order in which
+    they were made.
+    """
     problems: dict[str, list[str]] = {}
     with Store(Path("ponder.db")) as store:
         for cell in Study.load(study).cells:
@@ -371,7 +417,8 @@ def test_a_fixed_set_is_asked_in_one_random_order(write, ponder) -> None:
     study = Study.load("s.toml")
     with Store(Path("ponder.db")) as store:
         cells = asked_cells(study, store)
-        assert {o.problem for o in store.outcomes(cells)} == set(asked_first)  # what a report is drawn from
+        # what a report is drawn from
+        assert {o.problem for o in store.outcomes(cells)} == set(asked_first)
         assert {done.attempt.problem.id for done in store.attempts(cells[0])} == set(asked_first)
         assert store.spent(cells)[0] == 2 * len(asked_first)
 

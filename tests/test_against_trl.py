@@ -63,8 +63,12 @@ class Noted(TrainerCallback):
     def __init__(self) -> None:
         self.gradients: list[dict[str, Any]] = []
 
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **more: Any) -> None:
-        self.gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+    def on_pre_optimizer_step(
+        self, args: Any, state: Any, control: Any, model: Any = None, **more: Any
+    ) -> None:
+        self.gradients.append(
+            {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        )
 
 
 def words(tokens: list[int]) -> str:
@@ -72,13 +76,21 @@ def words(tokens: list[int]) -> str:
 
 
 def test_dpo(tmp_path: Path) -> None:
-    pairs = [(a, TokenExample(a.prompt, b.said)) for a, b in zip(texts(6, seed=1), texts(6, seed=2), strict=True)]
+    pairs = [
+        (a, TokenExample(a.prompt, b.said))
+        for a, b in zip(texts(6, seed=1), texts(6, seed=2), strict=True)
+    ]
     rows = [
-        {"prompt": words(a.prompt), "chosen": " " + words(a.said), "rejected": " " + words(b.said)} for a, b in pairs
+        {"prompt": words(a.prompt), "chosen": " " + words(a.said), "rejected": " " + words(b.said)}
+        for a, b in pairs
     ]
     noted, before, now = Noted(), tiny(seed=3), tiny(seed=4)
     args = DPOConfig(str(tmp_path), beta=0.1, per_device_train_batch_size=6, **COMMON)
-    more = {"processing_class": tokenizer(), "train_dataset": Dataset.from_list(rows), "callbacks": [noted]}
+    more = {
+        "processing_class": tokenizer(),
+        "train_dataset": Dataset.from_list(rows),
+        "callbacks": [noted],
+    }
     trainer = DPOTrainer(model=now.model, ref_model=before.model, args=args, **more)
     trainer.train()
     (loss,) = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
@@ -105,7 +117,9 @@ def test_the_first_step_of_length_rl_is_that_of_dr_grpo(tmp_path: Path, temperat
         return sum(said) % 2 == 0
 
     def reward(prompts: list[str], completion_ids: list[list[int]], **_: Any) -> list[float]:
-        rolled.extend(zip((tokenizer()(p)["input_ids"] for p in prompts), completion_ids, strict=True))
+        rolled.extend(
+            zip((tokenizer()(p)["input_ids"] for p in prompts), completion_ids, strict=True)
+        )
         earned = []
         for start in range(0, len(completion_ids), 4):
             lengths = [len(said) for said in completion_ids[start : start + 4]]
@@ -123,7 +137,11 @@ def test_the_first_step_of_length_rl_is_that_of_dr_grpo(tmp_path: Path, temperat
         per_device_train_batch_size=12, temperature=temperature, seed=5, **COMMON,
     )  # fmt: skip
     dull = {"initializer_range": 0.15}  # its texts end by chance, some sooner and some later
-    more = {"processing_class": spoken, "train_dataset": Dataset.from_list(prompts), "callbacks": [noted]}
+    more = {
+        "processing_class": spoken,
+        "train_dataset": Dataset.from_list(prompts),
+        "callbacks": [noted],
+    }
     GRPOTrainer(model=tiny(**dull).model, reward_funcs=reward, args=args, **more).train()
     assert len(rolled) == 12
     assert len({len(said) for _, said in rolled}) > 4
@@ -132,12 +150,16 @@ def test_the_first_step_of_length_rl_is_that_of_dr_grpo(tmp_path: Path, temperat
 
     method = LengthRl(inner=1, clip=0.0)
     training = Trainer(tiny(**dull), method, tmp_path, temperature)
-    groups = [[Sample(TokenExample(p, s), right(s)) for p, s in rolled[start : start + 4]] for start in range(0, 12, 4)]
+    groups = [
+        [Sample(TokenExample(p, s), right(s)) for p, s in rolled[start : start + 4]]
+        for start in range(0, 12, 4)
+    ]
     seen = gradients(training)
     method._learn(training, [u for some in groups for u in method._units(some, 0)], 12)
     ours, theirs = flat(seen[0]), flat(noted.gradients[0])
     assert torch.cosine_similarity(ours, theirs, 0) == pytest.approx(1.0, abs=1e-6)
-    assert float(ours.norm() / theirs.norm()) == pytest.approx(most, rel=1e-4)  # by which TRL divides every text
+    # by which TRL divides every text
+    assert float(ours.norm() / theirs.norm()) == pytest.approx(most, rel=1e-4)
     assert theirs.norm() > 1e-3
 
 
@@ -147,7 +169,9 @@ def written_job(
     """Write a tiny model and the rows to train it on, as the engine's processes find them."""
     tiny().model.save_pretrained(folder / "model")
     tokenizer().save_pretrained(folder / "model")
-    training = trl_engine.on_units(kind, settings, Source(folder / "model"), folder, units, steps=steps, **more)
+    training = trl_engine.on_units(
+        kind, settings, Source(folder / "model"), folder, units, steps=steps, **more
+    )
     training.job.folder.mkdir()
     trl_engine._write_rows(training.rows, training.job.folder / "rows.arrow")
     return training.job
@@ -161,7 +185,9 @@ def stepped(
     trainer = trl_worker.trainer(job, load_anew(job.source), trl_worker.arguments(job))
     trainer.add_callback(noted := Noted())
     trainer.train()
-    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry], noted.gradients
+    return [
+        entry["loss"] for entry in trainer.state.log_history if "loss" in entry
+    ], noted.gradients
 
 
 def agree(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], rtol: float = 2e-3) -> None:
@@ -177,7 +203,9 @@ HOW = {"rate": 3e-3, "warm_up": 0.5, "clip": 0.5, "seed": 5, "batch": 4}
 
 
 @pytest.mark.parametrize("rows", [1, 2])
-def test_the_engine_takes_the_steps_of_our_loop_in_supervised_training(tmp_path: Path, rows: int) -> None:
+def test_the_engine_takes_the_steps_of_our_loop_in_supervised_training(
+    tmp_path: Path, rows: int
+) -> None:
     method = Shortest(**HOW, steps=3, engine="trl", args={"per_device_train_batch_size": rows})
     units = [Unit((text,)) for text in texts(8)]  # so that the third step begins another epoch
     losses, theirs = stepped("sft", method.settings(), units, tmp_path, 3, batch=4)
@@ -192,32 +220,49 @@ def test_the_engine_takes_the_steps_of_our_loop_in_preference_training(tmp_path:
     method = Dpo(**HOW, steps=3, beta=0.3, engine="trl", args={"per_device_train_batch_size": 2})
     both = zip(texts(8, seed=1), texts(8, seed=2), strict=True)
     units = [Unit((a, TokenExample(a.prompt, b.said))) for a, b in both]
-    losses, theirs = stepped("dpo", method.settings(), units, tmp_path, 3, batch=4, **method.trl_job())
+    losses, theirs = stepped(
+        "dpo", method.settings(), units, tmp_path, 3, batch=4, **method.trl_job()
+    )
     training = Trainer(tiny(), method, tmp_path)
     prepared, loss = method.loss(training, units)
     seen = gradients(training)
     reports = training.run(3, lambda step: epoch_batch(prepared, 4, 5, step), loss, len)
     assert [report["loss"] for report in reports] == pytest.approx(losses, abs=1e-3)
-    assert abs(losses[-1] - 0.6931) > 0.005  # the reference is the model before training, not the one that is trained
+    # the reference is the model before training, not the one that is trained
+    assert abs(losses[-1] - 0.6931) > 0.005
     agree(seen, theirs)
 
 
 @pytest.mark.parametrize("args", [{}, {"loss_weights": [2.0]}])
-def test_another_reference_than_the_model_before_training_is_refused(tmp_path: Path, args: dict[str, Any]) -> None:
+def test_another_reference_than_the_model_before_training_is_refused(
+    tmp_path: Path, args: dict[str, Any]
+) -> None:
     """As under FSDP, where processes other than the first may have a reference without weights."""
     method = Dpo(**HOW, steps=2, engine="trl", args=args)
     both = zip(texts(4, seed=1), texts(4, seed=2), strict=True)
     units = [Unit((a, TokenExample(a.prompt, b.said))) for a, b in both]
-    assert len(stepped("dpo", method.settings(), units, tmp_path, 2, batch=4, **method.trl_job())[0]) == 2
+    assert (
+        len(stepped("dpo", method.settings(), units, tmp_path, 2, batch=4, **method.trl_job())[0])
+        == 2
+    )
 
     job = trl_engine.on_units(
-        "dpo", method.settings(), Source(tmp_path / "model"), tmp_path, units, batch=4, steps=2, **method.trl_job()
+        "dpo",
+        method.settings(),
+        Source(tmp_path / "model"),
+        tmp_path,
+        units,
+        batch=4,
+        steps=2,
+        **method.trl_job(),
     ).job
     trainer = trl_worker.trainer(job, load_anew(job.source), trl_worker.arguments(job))
     with torch.no_grad():
         for name, p in tiny(seed=4).model.named_parameters():
             trainer.model.get_parameter(name).copy_(p)  # after the reference was asked
-    with pytest.raises(UserError, match=r"the first loss of dpo is .* must be 0\.6931 \(ln 2\)") as error:
+    with pytest.raises(
+        UserError, match=r"the first loss of dpo is .* must be 0\.6931 \(ln 2\)"
+    ) as error:
         trainer.train()
     assert "fsdp_cpu_ram_efficient_loading: false" in error.value.hint
 
@@ -251,19 +296,30 @@ def judged_units() -> list[Unit]:
     for n, text in enumerate(texts(8)):
         row = Row([*text.prompt, *text.said], [len(text.prompt), len(text) - 1])
         known = torch.tensor([1.0, float(n % 2)]), torch.tensor([0.5, 0.5])
-        units.append(Unit((TokenExample(row.tokens, ()),), RowTarget(row, *known, float("nan") if n % 3 else 1.0)))
+        units.append(
+            Unit(
+                (TokenExample(row.tokens, ()),),
+                RowTarget(row, *known, float("nan") if n % 3 else 1.0),
+            )
+        )
     return units
 
 
 def test_the_engine_takes_the_steps_of_our_loop_in_training_a_reward(tmp_path: Path) -> None:
-    settings = RewardSettings(**HOW, head_rate=0.03, engine="trl", args={"per_device_train_batch_size": 2})
+    settings = RewardSettings(
+        **HOW, head_rate=0.03, engine="trl", args={"per_device_train_batch_size": 2}
+    )
     units = judged_units()
     scorer = Trained(id=str(tmp_path / "model"))
     losses, theirs = stepped("reward", settings, units, tmp_path, 3, batch=4, scorer=scorer)
     loaded = tiny()
-    training = RewardTrainer(Scorer(scorer.states(loaded.model), loaded.model.device), settings, tmp_path)
+    training = RewardTrainer(
+        Scorer(scorer.states(loaded.model), loaded.model.device), settings, tmp_path
+    )
     seen = gradients(training)
-    reports = training.run(3, lambda step: epoch_batch(units, 4, 5, step), joint_loss(settings), len)
+    reports = training.run(
+        3, lambda step: epoch_batch(units, 4, 5, step), joint_loss(settings), len
+    )
     assert [report["loss"] for report in reports] == pytest.approx(losses, abs=1e-3)
     agree(seen, theirs)
 
@@ -318,7 +374,16 @@ def test_the_engine_takes_the_steps_of_our_loop_in_reinforcement_learning(
 ) -> None:
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     args = {"per_device_train_batch_size": 4}  # a problem in each forward pass
-    how = {"n": 4, "problems": 3, "iterations": 2, "inner": 2, "tau": 0.4, "clip": 0.0, "rate": 2e-3, "limit": 20}
+    how = {
+        "n": 4,
+        "problems": 3,
+        "iterations": 2,
+        "inner": 2,
+        "tau": 0.4,
+        "clip": 0.0,
+        "rate": 2e-3,
+        "limit": 20,
+    }
     method = Spy(**how, second=1, temperature=temperature, engine="trl", args=args)
     dull = {"initializer_range": 0.15}  # its texts end by chance, some sooner and some later
     tiny(**dull).model.save_pretrained(tmp_path / "model")
@@ -335,21 +400,28 @@ def test_the_engine_takes_the_steps_of_our_loop_in_reinforcement_learning(
     trainer.add_callback(noted := Noted())
     trainer.train()
 
-    draws = [[pool.index(problem) for at, problem, _ in method.asked if at == iteration] for iteration in (0, 1)]
+    draws = [
+        [pool.index(problem) for at, problem, _ in method.asked if at == iteration]
+        for iteration in (0, 1)
+    ]
     rates = [(0, 0)] * 6
     assert draws[0] == method.drawn(pool, rates, 0)
     for at, problem, samples in method.asked:
         if at == 0:
             rates[pool.index(problem)] = sum(s.right for s in samples), 4
     assert draws[1] == method.drawn(pool, rates, 1)  # by how often each was answered right
-    most = [max(s.tokens for at, _, samples in method.asked if at == n for s in samples) for n in (0, 1)]
+    most = [
+        max(s.tokens for at, _, samples in method.asked if at == n for s in samples) for n in (0, 1)
+    ]
     assert most == [24, 20]  # the second phase has a limit
     ours = Trainer(tiny(**dull), replace(method, engine="ponder", args={}), tmp_path, temperature)
     seen = gradients(ours)
     for iteration in (0, 1):
         groups = [samples for at, _, samples in method.asked if at == iteration]
         assert {s.right for group in groups for s in group} == {True, False}
-        method._learn(ours, [unit for group in groups for unit in method._units(group, iteration)], 12)
+        method._learn(
+            ours, [unit for group in groups for unit in method._units(group, iteration)], 12
+        )
     agree(seen, noted.gradients)
     counted = [entry["num_tokens"] for entry in trainer.state.log_history if "num_tokens" in entry]
     assert counted[-1] == sum(len(s.text) for _, _, samples in method.asked for s in samples)
@@ -363,7 +435,10 @@ def test_a_sampler_gets_the_weights_of_each_iteration(
     method = LengthRl(n=2, problems=2, iterations=2, inner=1, rate=1e-2, engine="trl", lora=lora)
     tiny().model.save_pretrained(tmp_path / "model")
     tokenizer().save_pretrained(tmp_path / "model")
-    source, pool = Source(tmp_path / "model"), [TrainingProblem(Parity(), Parity().problem(2, n)) for n in range(4)]
+    source, pool = (
+        Source(tmp_path / "model"),
+        [TrainingProblem(Parity(), Parity().problem(2, n)) for n in range(4)],
+    )
     rl = Rl(method, pool, 8, 1.0, Transformers(id=str(tmp_path / "model"), budget=8))
     loaded = load_anew(source)
     training = on_samples(method.settings(), source, tmp_path, loaded, rl, problems=2, iterations=2)
@@ -374,7 +449,11 @@ def test_a_sampler_gets_the_weights_of_each_iteration(
 
     def note(fresh: FreshSampler, iteration: int, temperature: float) -> Any:
         sampler = refreshed(fresh, iteration, temperature)
-        given.append(load_anew(Source(Path(sampler.id))).model.get_parameter("model.layers.0.mlp.up_proj.weight"))
+        given.append(
+            load_anew(Source(Path(sampler.id))).model.get_parameter(
+                "model.layers.0.mlp.up_proj.weight"
+            )
+        )
         layer = loaded.model.get_submodule("model.layers.0.mlp.up_proj")
         now = layer.base_layer.weight + layer.get_delta_weight("default") if lora else layer.weight
         trained.append(now.detach().clone())
@@ -400,5 +479,9 @@ def test_a_sampler_gets_the_weights_of_each_iteration(
 
 
 def test_private_functions_of_trl_are_as_they_were() -> None:
-    assert version("trl").startswith(f"{trl_engine.TRL}."), "check training/trl_trainers.py against the new TRL"
-    assert trl_trainers.changed_hooks() == [], "training/trl_trainers.py overrides what TRL has changed"
+    assert version("trl").startswith(f"{trl_engine.TRL}."), (
+        "check training/trl_trainers.py against the new TRL"
+    )
+    assert trl_trainers.changed_hooks() == [], (
+        "training/trl_trainers.py overrides what TRL has changed"
+    )

@@ -138,7 +138,9 @@ def test_what_states_no_number(text: str) -> None:
     assert reading.final_number(text) is None
 
 
-@pytest.mark.parametrize(("text", "number"), [("It is -9.", -9), ("= − 9", -9), ("5 - 14 = -9", -9), ("14 -5 = 9", 9)])
+@pytest.mark.parametrize(
+    ("text", "number"), [("It is -9.", -9), ("= − 9", -9), ("5 - 14 = -9", -9), ("14 -5 = 9", 9)]
+)
 def test_signs(text: str, number: int) -> None:
     assert reading.final_number(text) == number
 
@@ -225,7 +227,8 @@ def test_readings_of_texts_and_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "gold"), [("90°", "90^\\circ"), ("√3", "\\sqrt{3}"), ("2π", "2\\pi"), ("x²", "x^2"), ("3·4", "12")]
+    ("answer", "gold"),
+    [("90°", "90^\\circ"), ("√3", "\\sqrt{3}"), ("2π", "2\\pi"), ("x²", "x^2"), ("3·4", "12")],
 )
 def test_symbols_mean_what_latex_calls_them(answer: str, gold: str) -> None:
     pytest.importorskip("math_verify")

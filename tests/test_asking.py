@@ -1,4 +1,7 @@
-"""One attempt: odd replies, slow graders, graders and models that raise. What was answered is stored."""
+"""One attempt: odd replies, slow graders, graders and models that raise.
+
+What was answered is stored.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,9 @@ from ponder.store.store import Store
     ],
     ids=["empty", "truncated", "latin-1", "surrogate", "nested", "parts", "huge"],
 )  # fmt: skip
-def test_odd_texts_are_graded_and_stored(serve, write, ponder, folder, raw, status, thinking) -> None:
+def test_odd_texts_are_graded_and_stored(
+    serve, write, ponder, folder, raw, status, thinking
+) -> None:
     (folder / "raw.json").write_text(raw, "latin-1")
     served = serve(raw_file=str(folder / "raw.json"))
     write("s.toml", study_for(served, problems=1))
@@ -84,9 +89,13 @@ def test_grading_that_may_take_long_leaves_the_loop(folder, monkeypatch, slow, a
     (folder / "watched_sums.py").write_text(GRADING.format(slow=SLOW * slow))
     model = "from dataclasses import dataclass\nfrom ponder.core import Bill, Completion, Model\n@dataclass\n"
     model += "class Says(Model):\n    answer: str\n    async def complete(self, request):\n"
-    (folder / "says_it.py").write_text(model + "        return Completion('', self.answer, 'end', Bill())\n")
+    (folder / "says_it.py").write_text(
+        model + "        return Completion('', self.answer, 'end', Bill())\n"
+    )
     models = [{"name": "./says_it.py", "answer": answer}]
-    study = Study(task=[{"name": "./watched_sums.py", "size": 2}], model=models, problems=3, folder=folder)
+    study = Study(
+        task=[{"name": "./watched_sums.py", "size": 2}], model=models, problems=3, folder=folder
+    )
     with Store(Path("g.db"), lock=True) as store:
         asyncio.run(run(study, store, Tally()))
     on_the_loop = slow is False and answer == "1"
@@ -97,7 +106,9 @@ def test_a_vote_on_slow_grades_leaves_the_loop(folder, monkeypatch) -> None:
     monkeypatch.delitem(sys.modules, "watched_sums", raising=False)
     (folder / "watched_sums.py").write_text(GRADING.format(slow=SLOW))
     model = {"name": "oracle", "method": {"name": "vote", "n": 3}}
-    study = Study(task=[{"name": "./watched_sums.py", "size": 2}], model=[model], problems=3, folder=folder)
+    study = Study(
+        task=[{"name": "./watched_sums.py", "size": 2}], model=[model], problems=3, folder=folder
+    )
     with Store(Path("v.db"), lock=True) as store:
         asyncio.run(run(study, store, Tally()))
     assert {False} == sys.modules["watched_sums"].THREADS
@@ -120,7 +131,11 @@ class Waiting(ChainSum{slow}):
 
 def waiting_study(served, write, name: str, *, slow: bool = True) -> None:
     write(f"{name}.py", WAITING.format(slow=SLOW * slow))
-    study = study_for(served, problems=40).replace('"chain_sum"', f'"./{name}.py"').replace("[2, 4]", "4")
+    study = (
+        study_for(served, problems=40)
+        .replace('"chain_sum"', f'"./{name}.py"')
+        .replace("[2, 4]", "4")
+    )
     write("s.toml", study.replace("digits = 5", ""))
 
 
@@ -145,7 +160,10 @@ def test_a_grader_that_raises_loses_no_answer(serve, write, ponder, monkeypatch,
     write("go", "raise")
     result = ponder("run", "s.toml")
     assert result.exit_code == 2
-    assert "the grader of task `raising_sums` raised ZeroDivisionError: a bug in the grader" in result.stderr
+    assert (
+        "the grader of task `raising_sums` raised ZeroDivisionError: a bug in the grader"
+        in result.stderr
+    )
     assert outcomes("s.toml") == []
     write("go", "")
     assert ponder("run", "s.toml").exit_code == 0
@@ -156,9 +174,14 @@ def test_a_grader_that_raises_loses_no_answer(serve, write, ponder, monkeypatch,
 def test_a_reason_with_half_a_surrogate_is_stored(folder) -> None:
     source = "from dataclasses import dataclass\nfrom ponder.core import Model, ModelFailure\n@dataclass\n"
     source += "class Odd(Model):\n    async def complete(self, request):\n"
-    (folder / "odd_model.py").write_text(source + "        raise ModelFailure('bad ' + chr(0xd800) + ' news')\n")
+    (folder / "odd_model.py").write_text(
+        source + "        raise ModelFailure('bad ' + chr(0xd800) + ' news')\n"
+    )
     study = Study(
-        task=[{"name": "chain_sum", "size": 2}], model=[{"name": "./odd_model.py"}], problems=3, folder=folder
+        task=[{"name": "chain_sum", "size": 2}],
+        model=[{"name": "./odd_model.py"}],
+        problems=3,
+        folder=folder,
     )
     with Store(Path("odd.db"), lock=True) as store:
         asyncio.run(run(study, store, Tally()))
@@ -166,11 +189,11 @@ def test_a_reason_with_half_a_surrogate_is_stored(folder) -> None:
 
 
 def test_a_local_conversation_stops_between_two_turns(folder) -> None:
-    source = (
-        "from dataclasses import dataclass\nfrom ponder.core import Bill, Completion, Model\nSTOPS = []\n@dataclass\n"
-    )
+    source = "from dataclasses import dataclass\nfrom ponder.core import Bill, Completion, Model\nSTOPS = []\n@dataclass\n"
     source += "class Slow(Model):\n    async def complete(self, request):\n        STOPS[0].ask()\n"
-    (folder / "stopping_model.py").write_text(source + "        return Completion('', '1', 'end', Bill(1, 1, 1))\n")
+    (folder / "stopping_model.py").write_text(
+        source + "        return Completion('', '1', 'end', Bill(1, 1, 1))\n"
+    )
     task = {"name": "execution", "size": 4, "dictionary": 6}
     study = Study(task=[task], model=[{"name": "./stopping_model.py"}], problems=3, folder=folder)
     assert study.cells
@@ -183,7 +206,12 @@ def test_a_local_conversation_stops_between_two_turns(folder) -> None:
 
 
 def test_a_crash_in_a_model_is_no_answer(folder) -> None:
-    study = Study(task=[{"name": "chain_sum", "size": 2}], model=[{"name": "./crashing.py"}], problems=3, folder=folder)
+    study = Study(
+        task=[{"name": "chain_sum", "size": 2}],
+        model=[{"name": "./crashing.py"}],
+        problems=3,
+        folder=folder,
+    )
     (folder / "crashing.py").write_text(
         '"""A model that crashes."""\n'
         "from dataclasses import dataclass\n"

@@ -1,7 +1,8 @@
 """Keys of stored attempts never change: a store that was paid for yesterday is found again today.
 
-`data/attempt_keys.json` holds keys that Ponder 0.1 gave to cells of the built-in studies and of `data/keys.toml`, which
-has one of each kind of setting. A change of a key here means that every user pays again for what is already stored.
+`data/attempt_keys.json` holds keys that Ponder 0.1 gave to cells of the built-in studies and of
+`data/keys.toml`, which has one of each kind of setting. A change of a key here means that every
+user pays again for what is already stored.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ def cells_of(name: str) -> list[Cell]:
 
 
 def keys_of(cell: Cell) -> list[str]:
-    """Return a cell's key, the id of its first problem, and the seed of that problem's second attempt."""
+    """Return a cell's key, the id of its first problem, and the seed of that problem's second
+    attempt.
+    """
     problem = next(iter(cell.asked()))
     return [cell.key.hex(), problem.id, str(cell.attempt_seed(problem, 1, 0))]
 

@@ -1,4 +1,6 @@
-"""Benchmarks are read from the hub's cache or a user's file, known by what they say, and graded as mathematics."""
+"""Benchmarks are read from the hub's cache or a user's file, known by what they say, and graded as
+mathematics.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def only(found):
 def test_the_ways_to_write_a_problem(tmp_path: Path, row: dict) -> None:
     found = task("amc23", write(tmp_path / "a.jsonl", row))
     problem = only(found)
-    assert problem.turns == ("Half of 54?\n\nPlease reason step by step, and put your final answer within \\boxed{}.",)
+    assert problem.turns == (
+        "Half of 54?\n\nPlease reason step by step, and put your final answer within \\boxed{}.",
+    )
     assert problem.gold == "27"
     assert found.grade(problem, "So it is \\boxed{27}.").correct
     assert found.grade(problem, "\\boxed{27.0}").correct
@@ -75,10 +79,18 @@ def test_a_set_is_known_by_what_it_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.jsonl", '{"problem": "1 + 1?", "answer": "2"}\n\n{"problem": ', "a.jsonl:3: Input data was truncated"),
+        (
+            "a.jsonl",
+            '{"problem": "1 + 1?", "answer": "2"}\n\n{"problem": ',
+            "a.jsonl:3: Input data was truncated",
+        ),
         ("a.jsonl", '{"problem": "1 + 1?", "solution": "2"}', "a.jsonl:1: `answer` is missing"),
         ("a.jsonl", '{"answer": "2"}', "a.jsonl:1: `problem` or `prompt` or `question` is missing"),
-        ("a.jsonl", '{"problem": "1 + 1?", "answer": [2]}', "a.jsonl:1: `answer` is missing, or is not text"),
+        (
+            "a.jsonl",
+            '{"problem": "1 + 1?", "answer": [2]}',
+            "a.jsonl:1: `answer` is missing, or is not text",
+        ),
         (
             "a.jsonl",
             '{"problem": "1?", "answer": 1}\n{"problem": "1?", "answer": 1}',
@@ -92,7 +104,9 @@ def test_a_set_is_known_by_what_it_says(tmp_path: Path) -> None:
         ("a.txt", "no", "a.txt is not .jsonl, .csv, .parquet"),
     ],
 )
-def test_a_wrong_file_is_an_error_with_its_place(tmp_path: Path, name: str, content: str, said: str) -> None:
+def test_a_wrong_file_is_an_error_with_its_place(
+    tmp_path: Path, name: str, content: str, said: str
+) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(UserError) as error:
         list(task("aime24", tmp_path / name).problems(0, 0))
@@ -110,11 +124,15 @@ def test_a_study_loads_without_the_sets() -> None:
     study = Study.from_table({"task": tables, "model": [{"name": "oracle"}]})
     assert [(c.size, c.quota.problems) for c in study.cells] == [(0, None)] * 5
     with pytest.raises(UserError, match="math500 has no sizes"):
-        _ = Study.from_table({"task": [{"name": "math500", "size": 3}], "model": [{"name": "oracle"}]}).cells
+        _ = Study.from_table(
+            {"task": [{"name": "math500", "size": 3}], "model": [{"name": "oracle"}]}
+        ).cells
 
 
 def from_hub(home: Path, name: str) -> str:
-    """What asking for the problems says where there is no network, in a process of its own, as the hub wants it."""
+    """What asking for the problems says where there is no network, in a process of its own, as the
+    hub wants it.
+    """
     code = f"""
 from ponder.core import plugins
 from ponder.core import UserError
@@ -126,7 +144,9 @@ except UserError as error:
 """
     env = {**os.environ, "HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
     env = {k: v for k, v in env.items() if k not in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")}
-    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    ).stdout
 
 
 def cache(home: Path, dataset: str) -> Path:
@@ -195,7 +215,9 @@ def test_mathematics_is_compared(said: str, gold: str, why: str) -> None:
 
 
 def test_an_answer_in_a_sentence_votes_with_the_same_answer_alone() -> None:
-    task = build("tasks", {"name": "math500", **plugins.load("tasks", "math500").example}, "task", Path())
+    task = build(
+        "tasks", {"name": "math500", **plugins.load("tasks", "math500").example}, "task", Path()
+    )
     assert task.same_answer("The length is $2\\sqrt{3}$", "\\sqrt{12}")
     assert not task.same_answer("The length is 3", "4")
 
@@ -222,13 +244,22 @@ def test_choices_keep_their_order(tmp_path: Path) -> None:
             "gpqa",
             write(
                 tmp_path / "b.jsonl",
-                {"problem": "Which?", "answer": "this", "wrong 1": "none", "wrong 2": "the other", "wrong 3": "that"},
+                {
+                    "problem": "Which?",
+                    "answer": "this",
+                    "wrong 1": "none",
+                    "wrong 2": "the other",
+                    "wrong 3": "that",
+                },
             ),
         )
     )
     assert one == two
     assert f"\n{one.gold}) this\n" in one.turns[0]
-    rows = [{"problem": f"{n}?", "answer": "yes", "wrong 1": "1", "wrong 2": "2", "wrong 3": "3"} for n in range(40)]
+    rows = [
+        {"problem": f"{n}?", "answer": "yes", "wrong 1": "1", "wrong 2": "2", "wrong 3": "3"}
+        for n in range(40)
+    ]
     assert {p.gold for p in task("gpqa", write(tmp_path / "c.jsonl", *rows)).fixed()} == set("ABCD")
     with pytest.raises(UserError, match="`wrong 3` or `incorrect answer 3` is missing"):
         only(task("gpqa", write(tmp_path / "d.jsonl", GPQA)))
@@ -313,9 +344,11 @@ name = "accuracy"
 
 @pytest.fixture
 def hub_study(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A study of a benchmark on the hub, run before, where there is neither a network nor a copy of the benchmark.
+    """A study of a benchmark on the hub, run before, where there is neither a network nor a copy of
+    the benchmark.
 
-    Attempts at other problems under the same name, by another model, are in the store too, and are newer.
+    Attempts at other problems under the same name, by another model, are in the store too, and are
+    newer.
     """
     (folder / "hub.toml").write_text(HUB_STUDY)
     rows = [{"problem": f"{n} + 1?", "answer": str(n + 1)} for n in range(500)]
@@ -368,7 +401,9 @@ def test_stored_attempts_at_a_benchmark_are_shown_without_the_hub(hub_study: Pat
         (("regrade", "hub.toml"), "0 grades changed"),
     ],
 )
-def test_stored_attempts_at_a_benchmark_are_read_without_the_hub(hub_study: Path, words, printed: str) -> None:
+def test_stored_attempts_at_a_benchmark_are_read_without_the_hub(
+    hub_study: Path, words, printed: str
+) -> None:
     command = [sys.executable, "-c", "from ponder.cli import main; main()", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -19,7 +19,9 @@ from ponder.stats.frontier import accuracy_difference
 
 
 def picked(ns=(2, 8), samples=8, problems=50, *, rewards=("pocket",), model="pocket", before=()):
-    """Answers that one of n independent samples gives: the best if any is right, a majority if most are."""
+    """Answers that one of n independent samples gives: the best if any is right, a majority if most
+    are.
+    """
     rng = np.random.default_rng(7)
     chance = rng.beta(0.8, 0.7, problems)
     found = [
@@ -34,9 +36,17 @@ def picked(ns=(2, 8), samples=8, problems=50, *, rewards=("pocket",), model="poc
         found.append(outcome(model, f"p{i}", votes, (*before, ("vote", {"n": n})), **cost))
         for reward in rewards:
             by = {"n": n, "reward": reward}
-            found.append(outcome(model, f"p{i}", right, (*before, ("best_of", {**by, "pick": "best"})), **cost))
+            found.append(
+                outcome(
+                    model, f"p{i}", right, (*before, ("best_of", {**by, "pick": "best"})), **cost
+                )
+            )
             weighted = votes or (right and rng.random() < 0.5)
-            found.append(outcome(model, f"p{i}", weighted, (*before, ("best_of", {**by, "pick": "vote"})), **cost))
+            found.append(
+                outcome(
+                    model, f"p{i}", weighted, (*before, ("best_of", {**by, "pick": "vote"})), **cost
+                )
+            )
     return found
 
 
@@ -45,7 +55,9 @@ def test_best_of_draws_what_was_counted() -> None:
     found = draw_figure("best_of", BestOf(), outcomes)
     assert found.picture.png.startswith(b"\x89PNG")
     rows = {(r["picker"], r["n"]): r for r in found.tables["pickers"]}
-    assert set(rows) == set(itertools.product(("best by reward", "vote weighted by reward", "majority vote"), (2, 8)))
+    assert set(rows) == set(
+        itertools.product(("best by reward", "vote weighted by reward", "majority vote"), (2, 8))
+    )
     data = {v.name: v for v in variants_of(outcomes).variants}
     best, votes = data["pocket + best_of n=8 reward=pocket pick=best"], data["pocket + vote n=8"]
     apart, row = accuracy_difference(best, votes), rows["best by reward", 8]
@@ -69,7 +81,9 @@ def test_best_of_draws_what_was_counted() -> None:
 def test_what_the_reward_reads_is_shown_apart() -> None:
     outcomes = picked()
     by_reward = {"reward_prompt_tokens": 300, "reward_completion_tokens": 20, "reward_cost": 0.1}
-    told = [o._replace(details=by_reward) if made_up.settings_of(o, "best_of") else o for o in outcomes]
+    told = [
+        o._replace(details=by_reward) if made_up.settings_of(o, "best_of") else o for o in outcomes
+    ]
     plain, apart = BestOf().estimate(outcomes), BestOf().estimate(told)
     assert {r["reward_tokens"] for r in plain["pickers"]} == {None}
     assert {(r["picker"] == "majority vote", r["reward_tokens"]) for r in apart["pickers"]} == {
@@ -78,7 +92,9 @@ def test_what_the_reward_reads_is_shown_apart() -> None:
     }
     assert [r["tokens"] for r in plain["pickers"]] == [r["tokens"] for r in apart["pickers"]]
     (said, *_) = BestOf().findings(apart)
-    assert said.endswith("for 8.0 times the output tokens of one sample and 320 that the reward reads and writes.")
+    assert said.endswith(
+        "for 8.0 times the output tokens of one sample and 320 that the reward reads and writes."
+    )
 
 
 def test_more_samples_would_tell_more() -> None:
@@ -94,14 +110,21 @@ def test_more_samples_would_tell_more() -> None:
 
 
 def test_pickers_models_and_rewards_stand_apart() -> None:
-    outcomes = picked(rewards=("pocket-s", "pocket-l")) + picked(before=[("sft", {"by": "reward", "seed": 1})])
+    outcomes = picked(rewards=("pocket-s", "pocket-l")) + picked(
+        before=[("sft", {"by": "reward", "seed": 1})]
+    )
     trained = ("length_rl", {"n": 8, "rate": 1e-4})  # it has an n too, and picks nothing
     outcomes += bare("pocket", samples=2, methods=[trained])
     tables = BestOf().estimate(outcomes)
-    assert [p["panel"] for p in tables["panels"]] == ["pocket | tents", "pocket + sft by=reward seed=1 | tents"]
+    assert [p["panel"] for p in tables["panels"]] == [
+        "pocket | tents",
+        "pocket + sft by=reward seed=1 | tents",
+    ]
     assert all(r["attempts"] == r["problems"] == 50 for r in tables["pickers"])
     own = {r["picker"] for r in tables["pickers"] if r["panel"] == "pocket | tents"}
-    assert own == {"majority vote"} | {f"{how} by pocket-{size}" for how in ("best", "vote weighted") for size in "sl"}
+    assert own == {"majority vote"} | {
+        f"{how} by pocket-{size}" for how in ("best", "vote weighted") for size in "sl"
+    }
     assert BestOf().estimate(random.Random(1).sample(outcomes, len(outcomes))) == tables
     # Alone, a model has its pass@n.
     alone = BestOf().estimate([o for o in outcomes if o.label.model == "pocket"])
@@ -116,11 +139,18 @@ def test_published_best_of() -> None:
     said = {s.partition(",")[0]: s for s in found.findings if ", published: " in s}
     assert list(said) == ["AIME24", "MATH500", "GPQA-D"]
     assert "on 30 problems: none; within it: ReasonFlux-PRM-7B (+6.7)" in said["AIME24"]
-    assert "on 500 problems: ReasonFlux-PRM-7B (+6.4); within it: Qwen2.5-Math-PRM-72B (+4.0)" in said["MATH500"]
-    assert [p["title"]["text"] for p in found.spec["vconcat"][1]["concat"]] == [f"{b}, published" for b in said]
+    assert (
+        "on 500 problems: ReasonFlux-PRM-7B (+6.4); within it: Qwen2.5-Math-PRM-72B (+4.0)"
+        in said["MATH500"]
+    )
+    assert [p["title"]["text"] for p in found.spec["vconcat"][1]["concat"]] == [
+        f"{b}, published" for b in said
+    ]
 
 
-@pytest.mark.parametrize(("kind", "one", "eight"), [("output", 100, 800), ("thinking", 91, 791), ("answer", 9, 9)])
+@pytest.mark.parametrize(
+    ("kind", "one", "eight"), [("output", 100, 800), ("thinking", 91, 791), ("answer", 9, 9)]
+)
 def test_best_of_counts_what_it_is_asked_to(kind, one, eight) -> None:
     tables = BestOf(tokens=kind).estimate(picked())
     rows = {(r["picker"], r["n"]): r for r in tables["pickers"]}
@@ -139,14 +169,18 @@ def test_best_of_says_why_it_counts_output() -> None:
 
 
 def scored(auc_of: dict[str, float], same: float, problems=60, n=4):
-    """Attempts with the scores of their samples: of each reward a fraction of problems is ranked right."""
+    """Attempts with the scores of their samples: of each reward a fraction of problems is ranked
+    right.
+    """
     rng = np.random.default_rng(4)
     found = []
     for i, (reward, good) in itertools.product(range(problems), auc_of.items()):
         ranked = rng.random() < good
         details = {"distinct_thinkings": 1.0 if rng.random() < same else 3.0, "wrong_samples": 1.0}
         details |= {"wrong_in_answer": float(rng.random() < same)}
-        details |= {f"right_by_{rule}": float(i % 3 < at) for at, rule in enumerate(("majority", "odds"), 1)}
+        details |= {
+            f"right_by_{rule}": float(i % 3 < at) for at, rule in enumerate(("majority", "odds"), 1)
+        }
         for k in range(n):
             high = (k > 0) == ranked  # the first sample is wrong
             score = 0.8 if high else 0.2
@@ -171,7 +205,10 @@ def test_a_reward_is_shown_with_what_it_can_tell_apart() -> None:
     assert "made ranks a right sample above a wrong one of the same problem in 100%" in said
     assert "so it can tell them apart" in said
     assert "so it can't be shown to tell them apart" in said
-    assert "Such samples differ only in the answer, so a reward that looks for errors in the steps" in said
+    assert (
+        "Such samples differ only in the answer, so a reward that looks for errors in the steps"
+        in said
+    )
     assert found.picture.png.startswith(b"\x89PNG")
 
 
@@ -183,7 +220,8 @@ def test_rules_are_compared_on_the_same_samples() -> None:
     assert set(rows) == {"best by reward", "vote by odds of reward", "majority vote"}
     assert rows["majority vote"]["accuracy"] == 1.0  # as run, on samples of its own
     right = np.mean([o.correct for o in outcomes if made_up.settings_of(o, "best_of")])
-    # The majority of the same samples is right in a third of the attempts, a vote by odds in two thirds.
+    # The majority of the same samples is right in a third of the attempts, a vote by odds in two
+    # thirds.
     assert (best["accuracy"], best["gain"]) == (pytest.approx(right), pytest.approx(right - 1 / 3))
     assert (odds["accuracy"], odds["gain"]) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
     assert "points [+" in BestOf().findings(tables)[0]

@@ -1,4 +1,6 @@
-"""Budgets divided by layer and head: still exact, as many tokens as without, and empty columns count as nothing."""
+"""Budgets divided by layer and head: still exact, as many tokens as without, and empty columns
+count as nothing.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +37,14 @@ def budget(allocation: str, granularity: str = "head", **settings) -> CacheBudge
 
 
 @pytest.mark.parametrize(("allocation", "granularity"), DIVIDED)
-@pytest.mark.parametrize(("attention", "kernel"), [("sdpa", "stock"), ("eager", "stock"), ("sdpa", "grouped")])
+@pytest.mark.parametrize(
+    ("attention", "kernel"), [("sdpa", "stock"), ("eager", "stock"), ("sdpa", "grouped")]
+)
 def test_logits_are_those_of_a_full_recompute(attention, kernel, allocation, granularity) -> None:
     for policy in (H2o(), Snapkv(queries=6, pool=3), Streaming()):
-        measured = exactness(tiny(attention), policy, budget(allocation, granularity), kernel=kernel)
+        measured = exactness(
+            tiny(attention), policy, budget(allocation, granularity), kernel=kernel
+        )
         assert measured.prunings >= 3
         assert measured.error < 1e-4
         assert measured.effect > 0.1
@@ -60,9 +66,11 @@ def test_padding_in_the_middle_and_compressed_keys(allocation) -> None:
 
 
 def test_numbers_that_fall_linearly() -> None:
-    assert falling_linearly(3, mean=20, largest=100) == [39, 20, 1]  # the last is a twentieth of the mean
+    # the last is a twentieth of the mean
+    assert falling_linearly(3, mean=20, largest=100) == [39, 20, 1]
     assert falling_linearly(3, mean=20, largest=30) == [30, 20, 10]  # the first has no more to keep
-    assert falling_linearly(4, mean=10, largest=100) == [20, 14, 6, 0]  # 19.5, 13.2, 6.8, .5, and what rounding loses
+    # 19.5, 13.2, 6.8, .5, and what rounding loses
+    assert falling_linearly(4, mean=10, largest=100) == [20, 14, 6, 0]
     assert falling_linearly(1, mean=10, largest=100) == [10]
     assert falling_linearly(3, mean=10, largest=4) == [10, 10, 10]
 
@@ -76,7 +84,9 @@ def test_the_highest_scores_of_a_layer_decide() -> None:
     scores[..., 0, 0] = -inf  # padding, or empty
     assert columns_per_head("adakv", scores, 3).tolist() == [[[3, 3]]]
     # Twelve of 32; the second head has the lower scores, and a minimum of 1 + int(.2 · (6 - 1)).
-    scores = torch.cat([torch.arange(32.0).view(2, 16).flip(0)[:, :15], torch.full((2, 1), inf)], 1)[None, None]
+    scores = torch.cat(
+        [torch.arange(32.0).view(2, 16).flip(0)[:, :15], torch.full((2, 1), inf)], 1
+    )[None, None]
     assert columns_per_head("adakv", scores, 6).tolist() == [[[10, 2]]]
     equal = torch.ones(1, 1, 4, 8)
     assert columns_per_head("adakv", equal, 3).tolist() == [[[3, 3, 3, 3]]]
@@ -139,18 +149,28 @@ def test_a_copy_goes_its_own_way() -> None:
         assert cache.extra[0] > 0
         again = copy.deepcopy(cache)
         tokens = [torch.full((1, 1), 5 + n) for n in range(20)]
-        first, second = ([model(t, past_key_values=c).logits for t in tokens] for c in (cache, again))
+        first, second = (
+            [model(t, past_key_values=c).logits for t in tokens] for c in (cache, again)
+        )
     assert torch.equal(torch.cat(first), torch.cat(second))
 
 
 def test_drift_reads_in_chunks() -> None:
-    model, ids = tiny(), torch.randint(2, 97, (60,), generator=torch.Generator().manual_seed(3)).tolist()
+    model, ids = (
+        tiny(),
+        torch.randint(2, 97, (60,), generator=torch.Generator().manual_seed(3)).tolist(),
+    )
     divided = budget("adakv")
     chunks = drift(model, ids[:10], ids[10:], H2o(), divided)
-    cache, expected = SelectCache(model, H2o(), divided), model(torch.tensor([ids])).logits[0].log_softmax(-1)
+    cache, expected = (
+        SelectCache(model, H2o(), divided),
+        model(torch.tensor([ids])).logits[0].log_softmax(-1),
+    )
     with torch.no_grad():
         said = [model(torch.tensor([ids[:10]]), past_key_values=cache).logits[0, -1]]
-        said += [model(torch.tensor([[i]]), past_key_values=cache).logits[0, -1] for i in ids[10:-1]]
+        said += [
+            model(torch.tensor([[i]]), past_key_values=cache).logits[0, -1] for i in ids[10:-1]
+        ]
         own = torch.stack(said).log_softmax(-1)
         kl = (expected[9:-1].exp() * (expected[9:-1] - own)).sum(-1).mean()
     assert chunks.kl == pytest.approx(float(kl), rel=1e-3)
@@ -165,7 +185,10 @@ def test_what_is_refused() -> None:
     with pytest.raises(UserError, match="decisions of their own") as caught:
         Compress(policy="h2o", budget=24, window=5, allocation="pyramid")
     assert caught.value.hint == 'granularity = "layer" or granularity = "head"'
-    for kind, message in (("gemma2", "full attention in all layers"), ("falcon", "reveals its attention")):
+    for kind, message in (
+        ("gemma2", "full attention in all layers"),
+        ("falcon", "reveals its attention"),
+    ):
         with pytest.raises(UserError, match=message):
             SelectCache(tiny_model(kind), Streaming(), budget("pyramid"))
     assert "allocation" not in Compress(policy="h2o", budget=24, window=5).identity()

@@ -39,11 +39,21 @@ class Letters:
 @pytest.fixture(scope="module")
 def model() -> LlamaForCausalLM:
     torch.manual_seed(0)
-    small = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=64, num_hidden_layers=2, initializer_range=0.3, **small)).eval()
+    small = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
+    return LlamaForCausalLM(
+        LlamaConfig(vocab_size=64, num_hidden_layers=2, initializer_range=0.3, **small)
+    ).eval()
 
 
-TEXTS = ["the quick brown fox jumps over the lazy dog " * 3, "pack my box with five dozen liquor jugs, he said. " * 3]
+TEXTS = [
+    "the quick brown fox jumps over the lazy dog " * 3,
+    "pack my box with five dozen liquor jugs, he said. " * 3,
+]
 
 
 def test_rows_are_means_over_texts_with_their_standard_errors(model) -> None:
@@ -80,7 +90,9 @@ def test_bytes_are_those_of_a_cache_that_reads_token_by_token(model) -> None:
         for token in ids[10:-1]:
             model(torch.tensor([[token]]), past_key_values=cache)
     measured = drift(model, ids[:10], ids[10:], Random(), BUDGET)
-    assert measured.bytes == pytest.approx(cache.token_bytes * sum(cache.held[0]) / len(cache.held[0]))
+    assert measured.bytes == pytest.approx(
+        cache.token_bytes * sum(cache.held[0]) / len(cache.held[0])
+    )
     assert measured.peak == cache.token_bytes * 40
     # 2 layers × 2 heads × keys and values of 8 numbers of 4 bytes
     assert cache.token_bytes == 2 * 2 * 2 * 8 * 4
@@ -88,7 +100,9 @@ def test_bytes_are_those_of_a_cache_that_reads_token_by_token(model) -> None:
 
 def test_one_text_has_no_standard_error_and_pairs_have_their_own_prompt(model) -> None:
     whole = Letters()(TEXTS[0])["input_ids"]
-    [row] = fidelity(model, Letters(), [(TEXTS[0][:20], TEXTS[0][20:])], {"short": Snapkv(4)}, BUDGET).rows
+    [row] = fidelity(
+        model, Letters(), [(TEXTS[0][:20], TEXTS[0][20:])], {"short": Snapkv(4)}, BUDGET
+    ).rows
     assert math.isnan(row.kl_se)
     assert row.policy == "short"
     assert row.kl == pytest.approx(drift(model, whole[:21], whole[21:], Snapkv(4), BUDGET).kl)
@@ -96,7 +110,14 @@ def test_one_text_has_no_standard_error_and_pairs_have_their_own_prompt(model) -
 
 def test_policies_may_have_budgets_of_their_own(model) -> None:
     small = CacheBudget(24, 4, 0.5, sinks=2, question=False, granularity="head")
-    table = fidelity(model, Letters(), TEXTS, {"snapkv": Snapkv(4), "small": (Snapkv(4), small)}, BUDGET, prompt=10)
+    table = fidelity(
+        model,
+        Letters(),
+        TEXTS,
+        {"snapkv": Snapkv(4), "small": (Snapkv(4), small)},
+        BUDGET,
+        prompt=10,
+    )
     ids = [Letters()(text)["input_ids"] for text in TEXTS]
     for row, budget in zip(table.rows, (BUDGET, small), strict=True):
         alone = [drift(model, text[:10], text[10:], Snapkv(4), budget) for text in ids]
@@ -113,14 +134,26 @@ def test_predictions_are_compared_after_every_nth_token(model, every) -> None:
     with torch.no_grad():
         full = model(torch.tensor([ids])).logits[0].log_softmax(-1)
         cache = SelectCache(model, Snapkv(4), budget, prompt=10)
-        logits = [model(torch.tensor([[token]]), past_key_values=cache).logits[0, -1] for token in ids[:-1]]
+        logits = [
+            model(torch.tensor([[token]]), past_key_values=cache).logits[0, -1]
+            for token in ids[:-1]
+        ]
     own = torch.stack(logits).log_softmax(-1)
     expected, own = full[9:-1:every], own[9::every]
-    [row] = fidelity(model, Letters(), [ids], {"snapkv": Snapkv(4)}, budget, prompt=10, every=every).rows
-    assert row.kl == pytest.approx(float((expected.exp() * (expected - own)).sum(-1).mean()), rel=1e-3)
-    assert row.agrees == pytest.approx(float((expected.argmax(-1) == own.argmax(-1)).float().mean()))
+    [row] = fidelity(
+        model, Letters(), [ids], {"snapkv": Snapkv(4)}, budget, prompt=10, every=every
+    ).rows
+    assert row.kl == pytest.approx(
+        float((expected.exp() * (expected - own)).sum(-1).mean()), rel=1e-3
+    )
+    assert row.agrees == pytest.approx(
+        float((expected.argmax(-1) == own.argmax(-1)).float().mean())
+    )
     assert row.tokens == len(own)
-    assert fidelity(model, Letters(), [tuple(ids)], ["snapkv"], budget, prompt=10).rows[0].tokens == len(ids) - 10
+    assert (
+        fidelity(model, Letters(), [tuple(ids)], ["snapkv"], budget, prompt=10).rows[0].tokens
+        == len(ids) - 10
+    )
     assert row.bytes == pytest.approx(drift(model, ids[:10], ids[10:], Snapkv(4), budget).bytes)
 
 
@@ -157,7 +190,9 @@ def test_mistakes(model, given, message) -> None:
 def test_a_cache_can_be_made_during_another_s_forward_pass(model) -> None:
     made = []
     layer = model.model.layers[0]
-    hook = layer.register_forward_hook(lambda *_: made.append(SelectCache(model, Snapkv(), BUDGET, prompt=10)))
+    hook = layer.register_forward_hook(
+        lambda *_: made.append(SelectCache(model, Snapkv(), BUDGET, prompt=10))
+    )
     try:
         ids = torch.tensor([Letters()(TEXTS[0])["input_ids"]])
         first = SelectCache(model, Snapkv(), CacheBudget(400, 8, 0.5))
@@ -186,12 +221,16 @@ def test_fidelity_only_records_the_pruned_cache_s_bytes() -> None:
     budget = CacheBudget(96, 16, 0.5)
     measured = {}
     for fidelity_ in ("only", "also"):
-        reply = asyncio.run(_answered(Transformers(id="pocket").with_policy(Snapkv(), budget, fidelity_), request))
+        reply = asyncio.run(
+            _answered(Transformers(id="pocket").with_policy(Snapkv(), budget, fidelity_), request)
+        )
         measured[fidelity_] = reply.measures
     full = asyncio.run(_answered(Transformers(id="pocket"), request)).measures
     assert measured["only"]["cache_peak"] <= full["cache_peak"] * 97 / 100
     prompt = load(Source(Path(WEIGHTS / "tents"), codec="pocket")).prompt(request)
-    assert measured["only"]["cache_peak"] == pytest.approx(full["cache_peak"] / _length(full, prompt) * 96)
+    assert measured["only"]["cache_peak"] == pytest.approx(
+        full["cache_peak"] / _length(full, prompt) * 96
+    )
     assert measured["also"]["cache_bytes"] < full["cache_bytes"]
 
 

@@ -37,7 +37,9 @@ GREEDY = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": 0}
 
 
 def budget(**settings) -> CacheBudget:
-    return CacheBudget(**{"budget": 24, "window": 5, "ratio": 0.5, "sinks": 2, "question": False} | settings)
+    return CacheBudget(
+        **{"budget": 24, "window": 5, "ratio": 0.5, "sinks": 2, "question": False} | settings
+    )
 
 
 # The whole matrix is in benchmarks/cache_matrix.py; here is one architecture of each kind.
@@ -59,7 +61,11 @@ def budget(**settings) -> CacheBudget:
 def test_exact(kind, variant, attention) -> None:
     model = tiny_model(kind, variant)
     model.set_attn_implementation(attention)
-    for policy, more in ((H2o(), {"granularity": "head"}), (SNAPKV, {}), (Streaming(), {"ratio": None})):
+    for policy, more in (
+        (H2o(), {"granularity": "head"}),
+        (SNAPKV, {}),
+        (Streaming(), {"ratio": None}),
+    ):
         measured = exactness(model, policy, budget(**more), tokens=16)
         assert measured.exact, (policy, measured)
         assert measured.error < 1e-4
@@ -81,11 +87,20 @@ def test_attention_that_is_not_revealed() -> None:
         SelectCache(model, H2o(), budget())
 
 
-LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0] * 8,
+    "long_factor": [4.0] * 8,
+}
 MORE = {
     "gemma3_text": {"both directions": {"use_bidirectional_attention": True}},
     "phi3": {
-        "longrope": {"rope_parameters": LONGROPE, "original_max_position_embeddings": 16, "sliding_window": None},
+        "longrope": {
+            "rope_parameters": LONGROPE,
+            "original_max_position_embeddings": 16,
+            "sliding_window": None,
+        },
     },
 }
 
@@ -126,7 +141,12 @@ def test_the_text_model_of_a_multimodal_one_must_be_tested_too() -> None:
     "rope",
     [
         {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0},
-        LONGROPE | {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "original_max_position_embeddings": 30},
+        LONGROPE
+        | {
+            "short_factor": [1.0] * 4,
+            "long_factor": [4.0] * 4,
+            "original_max_position_embeddings": 30,
+        },
     ],
     ids=lambda rope: rope["rope_type"],
 )
@@ -160,8 +180,18 @@ def test_recurrent_layers_that_start_anew_are_refused() -> None:
 
 @pytest.mark.parametrize("add_cross_attention", [True, False])
 def test_cross_attention_is_refused(add_cross_attention) -> None:
-    small = {"vocab_size": 97, "n_embd": 32, "n_layer": 1, "n_head": 4, "bos_token_id": 1, "eos_token_id": None}
-    model, ids = GPT2LMHeadModel(GPT2Config(**small, add_cross_attention=add_cross_attention)), torch.arange(2, 9)[None]
+    small = {
+        "vocab_size": 97,
+        "n_embd": 32,
+        "n_layer": 1,
+        "n_head": 4,
+        "bos_token_id": 1,
+        "eos_token_id": None,
+    }
+    model, ids = (
+        GPT2LMHeadModel(GPT2Config(**small, add_cross_attention=add_cross_attention)),
+        torch.arange(2, 9)[None],
+    )
     cache = SelectCache(model, H2o(), budget())
     with torch.no_grad():
         model(ids, past_key_values=cache)
@@ -186,7 +216,8 @@ def test_an_unknown_argument_of_attention_is_refused() -> None:
     cache = SelectCache(model, Streaming(), budget())
     with pytest.raises(UserError, match="`position_bias`"), torch.no_grad():
         model(ids, past_key_values=cache, position_bias=torch.zeros(1))
-    with pytest.raises(UserError, match="raised an error"), torch.no_grad():  # and the cache is incomplete
+    # and the cache is incomplete
+    with pytest.raises(UserError, match="raised an error"), torch.no_grad():
         model(ids, past_key_values=cache)
     cache = SelectCache(model, Streaming(), budget())
     with pytest.raises(UserError, match="sliding window can't be pruned"), torch.no_grad():
@@ -202,7 +233,12 @@ def test_another_kernel_is_refused() -> None:
 
 def state(model) -> list:
     hooks = [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()]
-    return [hooks, model.config._attn_implementation, sorted(vars(model)), sorted(vars(model.model))]
+    return [
+        hooks,
+        model.config._attn_implementation,
+        sorted(vars(model)),
+        sorted(vars(model.model)),
+    ]
 
 
 def test_nothing_stays_in_the_model() -> None:
@@ -232,7 +268,9 @@ def test_after_an_error_the_attention_is_the_models_own() -> None:
         model(torch.tensor([[5]]), past_key_values=cache)
 
 
-@pytest.mark.parametrize("next_pass", ["with the same cache", "with a new cache", "with transformers' cache"])
+@pytest.mark.parametrize(
+    "next_pass", ["with the same cache", "with a new cache", "with transformers' cache"]
+)
 def test_after_an_interrupt_the_attention_is_the_models_own(next_pass) -> None:
     """Ctrl-C, after which torch calls no hooks."""
     model, ids = tiny(), torch.arange(2, 16)[None]
@@ -321,7 +359,9 @@ def test_dropout_is_the_models_own() -> None:
     cache = SelectCache(model, Streaming(), budget())
     with torch.no_grad():
         model(ids, past_key_values=cache)
-        first, second = (model(ids[:, :1], past_key_values=copy.deepcopy(cache)).logits for _ in range(2))
+        first, second = (
+            model(ids[:, :1], past_key_values=copy.deepcopy(cache)).logits for _ in range(2)
+        )
     assert not torch.equal(first, second)
 
 
@@ -351,7 +391,11 @@ def test_two_caches_take_turns_on_one_model() -> None:
         return SelectCache(model, policy, budget(), kernel=kernel)
 
     together = steps(cache(H2o(), "grouped"), cache(Streaming(), "stock"), DynamicCache())
-    apart = [*steps(cache(H2o(), "grouped")), *steps(cache(Streaming(), "stock")), *steps(DynamicCache())]
+    apart = [
+        *steps(cache(H2o(), "grouped")),
+        *steps(cache(Streaming(), "stock")),
+        *steps(DynamicCache()),
+    ]
     for one, other in zip(together, apart, strict=True):
         assert torch.equal(one, other)
 
@@ -397,7 +441,9 @@ def test_a_prompt_in_chunks_is_protected() -> None:
     model, inputs = tiny(), ragged()
     whole, chunked = (SelectCache(model, Random(), CacheBudget(24, 3, 0.2)) for _ in range(2))
     said = model.generate(**inputs, past_key_values=whole, **GREEDY)
-    assert torch.equal(said, model.generate(**inputs, past_key_values=chunked, prefill_chunk_size=5, **GREEDY))
+    assert torch.equal(
+        said, model.generate(**inputs, past_key_values=chunked, prefill_chunk_size=5, **GREEDY)
+    )
     for row, pads in enumerate((inputs["attention_mask"] == 0).sum(1).tolist()):
         held = set(chunked.positions[0, row, 0, : chunked.lengths[row]].tolist())
         assert set(range(pads, PROMPT)) <= held
@@ -449,7 +495,9 @@ def test_padding_queries_have_no_part_in_scores() -> None:
             model(**inputs, position_ids=positions, past_key_values=together)
             model(inputs["input_ids"][2:3, 9:], past_key_values=alone)
         scores = [
-            policy.score(c._view(c.pruned_layers[1], slice(0, len(c.lengths)), c.positions[0, :, :, :n], n))
+            policy.score(
+                c._view(c.pruned_layers[1], slice(0, len(c.lengths)), c.positions[0, :, :, :n], n)
+            )
             for c, n in ((together, PROMPT), (alone, PROMPT - 9))
         ]
         expected = scores[1][0] * (5 / 12 if policy.queries else 1)  # of 12 queries, 5 are real
@@ -476,11 +524,17 @@ def test_padding_after_a_text_asks_nothing() -> None:
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ({"attention_mask": torch.ones(1, 7)}, "has 7 columns; 7 tokens were read before, and 7 are new"),
+        (
+            {"attention_mask": torch.ones(1, 7)},
+            "has 7 columns; 7 tokens were read before, and 7 are new",
+        ),
         ({"attention_mask": torch.ones(1, 1, 7, 14)}, "rows × tokens"),
         ({"attention_mask": torch.tensor([[0] + [1] * 13])}, "hides other tokens than before"),
         (
-            {"input_ids": torch.tensor([[5]]), "attention_mask": torch.tensor([[1] * 5 + [0] + [1] * 2])},
+            {
+                "input_ids": torch.tensor([[5]]),
+                "attention_mask": torch.tensor([[1] * 5 + [0] + [1] * 2]),
+            },
             "hides other tokens than before",
         ),
         ({"input_ids": torch.ones(2, 7, dtype=torch.long)}, "has 1 rows, and the batch has 2"),

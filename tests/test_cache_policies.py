@@ -31,7 +31,9 @@ from ponder.policies.triattention import Triattention
 
 
 def view(**given) -> CacheView:
-    """One row and one head of four columns, unless given; `queries` and `keys` as nested lists of D numbers."""
+    """One row and one head of four columns, unless given; `queries` and `keys` as nested lists of D
+    numbers.
+    """
     keys = torch.tensor(given.pop("keys", [[0.0]] * 4))[None, None]
     n = keys.shape[2]
     queries = given.pop("queries", None)
@@ -56,7 +58,8 @@ LOG2 = math.log(2.0)
 
 
 def test_recent_queries_attend_as_worked_out_by_hand() -> None:
-    # Keys of 0, log 2, 0, log 2 and queries of 1: weights of 1, 2, 1, 2 among the columns that a query may see.
+    # Keys of 0, log 2, 0, log 2 and queries of 1: weights of 1, 2, 1, 2 among the columns that a
+    # query may see.
     attention = view(keys=[[0.0], [LOG2], [0.0], [LOG2]], queries=[[[1.0], [1.0]]]).attention()
     assert attention.shape == (1, 1, 1, 2, 4)
     assert attention[0, 0, 0].tolist() == [
@@ -64,7 +67,9 @@ def test_recent_queries_attend_as_worked_out_by_hand() -> None:
         pytest.approx([1 / 6, 2 / 6, 1 / 6, 2 / 6]),
     ]
     padded = torch.tensor([[[True, False, False, False]]])
-    attention = view(keys=[[0.0], [LOG2], [0.0], [LOG2]], queries=[[[1.0]]], padding=padded, scaling=2.0).attention()
+    attention = view(
+        keys=[[0.0], [LOG2], [0.0], [LOG2]], queries=[[[1.0]]], padding=padded, scaling=2.0
+    ).attention()
     assert attention.flatten().tolist() == pytest.approx([0, 4 / 9, 1 / 9, 4 / 9])
 
 
@@ -79,7 +84,8 @@ def test_snapkv_averages_attention_over_queries_heads_and_neighbours() -> None:
     ]
     assert Snapkv(queries=2, pool=1).score(given).flatten().tolist() == pytest.approx(received)
     a, b, c, d = received
-    pooled = [(a + b) / 2, (a + b + c) / 3, (b + c + d) / 3, (c + d) / 2]  # the ends have one neighbour
+    # the ends have one neighbour
+    pooled = [(a + b) / 2, (a + b + c) / 3, (b + c + d) / 3, (c + d) / 2]
     assert Snapkv(queries=2, pool=3).score(given).flatten().tolist() == pytest.approx(pooled)
 
 
@@ -100,12 +106,16 @@ def test_sepllm_evicts_the_oldest_but_separators_last() -> None:
 def test_rkv_spares_the_newest_of_near_duplicates() -> None:
     # Columns 0, 1 and 3 have the same key; column 2 is orthogonal to them.
     given = view(keys=[[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [3.0, 0.0]], queries=[[[0.0, 0.0]]])
-    # Cosines to 0, 1 and 3 are 1, but each key's newest near-duplicate (3; for 3 itself, 1) isn't counted.
+    # Cosines to 0, 1 and 3 are 1, but each key's newest near-duplicate (3; for 3 itself, 1) isn't
+    # counted.
     similar = torch.tensor([[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]).float().mean(0)
     redundancy = similar.softmax(0)
-    assert Rkv(weight=0.0, pool=1).score(given).flatten().tolist() == pytest.approx((-redundancy).tolist())
+    assert Rkv(weight=0.0, pool=1).score(given).flatten().tolist() == pytest.approx(
+        (-redundancy).tolist()
+    )
     score = Rkv(weight=0.25, pool=1).score(given).flatten().tolist()
-    assert score == pytest.approx((0.25 / 4 - 0.75 * redundancy).tolist())  # the query attends evenly
+    # the query attends evenly
+    assert score == pytest.approx((0.25 / 4 - 0.75 * redundancy).tolist())
     # Below the threshold nothing is a near-duplicate, and all similarities count.
     assert Rkv(weight=0.0, pool=1, alike=1.5).score(given).flatten().tolist() == pytest.approx(
         (-torch.tensor([2 / 4, 2 / 4, 0, 2 / 4]).softmax(0)).tolist()
@@ -115,8 +125,12 @@ def test_rkv_spares_the_newest_of_near_duplicates() -> None:
 def test_rkv_takes_the_largest_attention_of_a_group_and_of_neighbours() -> None:
     given = view(keys=[[0.0], [LOG2], [0.0], [0.0]], queries=[[[1.0]], [[0.0]]])
     # Heads attend (1, 2, 1, 1) / 5 and evenly: the larger are 1/4, 2/5, 1/4, 1/4.
-    assert Rkv(weight=1.0, pool=1).score(given).flatten().tolist() == pytest.approx([0.25, 0.4, 0.25, 0.25])
-    assert Rkv(weight=1.0, pool=3).score(given).flatten().tolist() == pytest.approx([0.4, 0.4, 0.4, 0.25])
+    assert Rkv(weight=1.0, pool=1).score(given).flatten().tolist() == pytest.approx(
+        [0.25, 0.4, 0.25, 0.25]
+    )
+    assert Rkv(weight=1.0, pool=3).score(given).flatten().tolist() == pytest.approx(
+        [0.4, 0.4, 0.4, 0.25]
+    )
 
 
 def test_streaming_h2o_and_full() -> None:
@@ -145,19 +159,27 @@ def test_random_keeps_a_uniform_sample_of_the_text_or_redrawn_mostly_recent_toke
         kept = torch.arange(40)
         for seen in range(80, 1601, 40):
             positions = torch.cat([kept, torch.arange(seen - 40, seen)])
-            scores = policy.score(view(keys=[[0.0]] * 80, positions=positions[None, None], seen_tokens=seen))
+            scores = policy.score(
+                view(keys=[[0.0]] * 80, positions=positions[None, None], seen_tokens=seen)
+            )
             kept = positions[scores.flatten().topk(40).indices.sort().values]
         return float(kept.float().mean())
 
     assert 650 < mean_position(Random()) < 950  # uniform: 800 ± 73
-    assert mean_position(Random(redraw=True)) > 1500  # half of them survive each pruning: 1,540 ± 10
+    # half of them survive each pruning: 1,540 ± 10
+    assert mean_position(Random(redraw=True)) > 1500
     assert Random(redraw=True).identity() == {"name": "random", "redraw": True}
     # Two rows of different lengths that are pruned together are scored as each alone.
     rows = [torch.arange(at, at + 4) for at in (0, 40)]
     both = Random(redraw=True).score(
-        dataclasses.replace(view(positions=torch.stack(rows)[:, None]), seeds=torch.zeros(2, dtype=torch.long))
+        dataclasses.replace(
+            view(positions=torch.stack(rows)[:, None]), seeds=torch.zeros(2, dtype=torch.long)
+        )
     )
-    alone = [Random(redraw=True).score(view(positions=row[None, None], seen_tokens=int(row[-1]) + 1)) for row in rows]
+    alone = [
+        Random(redraw=True).score(view(positions=row[None, None], seen_tokens=int(row[-1]) + 1))
+        for row in rows
+    ]
     assert torch.equal(both, torch.cat(alone))
     assert Random().identity() == {"name": "random"}
 
@@ -171,14 +193,19 @@ def test_keydiff_is_minus_the_cosine_to_the_average_direction() -> None:
     keys = [[9.0, -9.0], [1.0, 0.0], [0.0, 2.0], [5.0, 0.0], [1.0, 0.0]]
     padding = torch.tensor([[[True, False, False, False, False]]])
     score = Keydiff().score(view(keys=keys, padding=padding)).flatten().tolist()
-    assert score[1:] == pytest.approx([-3 / math.sqrt(10), -1 / math.sqrt(10), -3 / math.sqrt(10), -3 / math.sqrt(10)])
+    assert score[1:] == pytest.approx(
+        [-3 / math.sqrt(10), -1 / math.sqrt(10), -3 / math.sqrt(10), -3 / math.sqrt(10)]
+    )
 
 
 def test_lagkv_ranks_each_block_by_the_range_of_the_next() -> None:
-    # The last block's channels range over 0 to 1 and 0 to 2, so the first two keys are (0, 1) and (1, 1) of that range:
-    # deviations of 0.71 and 0. The newest block is kept longest, its latest token last.
+    # The last block's channels range over 0 to 1 and 0 to 2, so the first two keys are (0, 1) and
+    # (1, 1) of that range: deviations of 0.71 and 0. The newest block is kept longest, its latest
+    # token last.
     keys = [[0.0, 2.0], [1.0, 2.0], [0.0, 0.0], [1.0, 2.0]]
-    assert Lagkv(lag=2).score(view(keys=keys)).flatten().tolist() == pytest.approx([1, 0.5, 1.5, 1.75])
+    assert Lagkv(lag=2).score(view(keys=keys)).flatten().tolist() == pytest.approx(
+        [1, 0.5, 1.5, 1.75]
+    )
     # Values count as much as keys do: these outweigh the difference between the keys.
     values = torch.tensor([[[[0.5, 1.0], [0.0, 8.0], [0.0, 0.0], [1.0, 2.0]]]])
     score = Lagkv(lag=2).score(view(keys=keys, values=values)).flatten().tolist()
@@ -191,39 +218,63 @@ def test_lagkv_gives_padded_rows_the_scores_of_the_same_row_alone(columns) -> No
     alone = Lagkv(lag=3).score(view(keys=keys)).flatten().tolist()
     pads = 4
     positions = torch.arange(columns + pads)[None, None] - pads
-    padded = view(keys=[[7.0] * 4] * pads + keys, padding=positions < 0, positions=positions, seen_tokens=columns)
+    padded = view(
+        keys=[[7.0] * 4] * pads + keys,
+        padding=positions < 0,
+        positions=positions,
+        seen_tokens=columns,
+    )
     assert Lagkv(lag=3).score(padded).flatten().tolist()[pads:] == pytest.approx(alone)
 
 
 def test_expected_attention_rotates_recent_queries_onward() -> None:
-    # A query of 1 (as a complex number), rotated by a quarter turn and by half a turn: on average (i - 1) / 2.
+    # A query of 1 (as a complex number), rotated by a quarter turn and by half a turn: their mean
+    # is (i - 1) / 2.
     quarter = torch.tensor([math.pi / 2])
     given = view(keys=[[1.0, 0.0], [0.0, 1.0]], queries=[[[1.0, 0.0]]], frequencies=quarter)
     weights = torch.tensor([-0.5, 0.5]).softmax(0).tolist()
     assert ExpectedAttention(ahead=2).score(given).flatten().tolist() == pytest.approx(weights)
     # Times the value's length.
     given = dataclasses.replace(given, values=torch.tensor([[[[6.0, 8.0], [0.0, 1.0]]]]))
-    assert ExpectedAttention(ahead=2).score(given).flatten().tolist() == pytest.approx([10 * weights[0], weights[1]])
+    assert ExpectedAttention(ahead=2).score(given).flatten().tolist() == pytest.approx(
+        [10 * weights[0], weights[1]]
+    )
 
 
 def test_expected_attention_grows_with_half_the_variance_of_the_logits() -> None:
-    # No rotation; the queries give the first key 2 and -2: mean 0, variance 4, so exp(2) against exp(0).
+    # No rotation; the queries give the first key 2 and -2: mean 0, variance 4, so exp(2) against
+    # exp(0).
     queries = [[[1.0, 0.0], [-1.0, 0.0]]]
     given = view(keys=[[2.0, 0.0], [0.0, 2.0]], queries=queries, frequencies=torch.zeros(1))
     e2 = math.exp(2)
-    assert ExpectedAttention().score(given).flatten().tolist() == pytest.approx([2 * e2 / (1 + e2), 2 / (1 + e2)])
-    assert ExpectedAttention(covariance=False).score(given).flatten().tolist() == pytest.approx([1, 1])
+    assert ExpectedAttention().score(given).flatten().tolist() == pytest.approx(
+        [2 * e2 / (1 + e2), 2 / (1 + e2)]
+    )
+    assert ExpectedAttention(covariance=False).score(given).flatten().tolist() == pytest.approx(
+        [1, 1]
+    )
 
 
 def test_triattention_is_the_centre_s_logit_and_the_scatter_times_the_key_s_length() -> None:
-    # The older query, a quarter turn on, equals the last: both are i. One token further on, the centre is i · i = -1.
+    # The older query, a quarter turn on, equals the last: both are i. One token further on, the
+    # centre is i · i = -1.
     quarter = torch.tensor([math.pi / 2])
-    given = view(keys=[[1.0, 0.0], [0.0, 1.0]], queries=[[[1.0, 0.0], [0.0, 1.0]]], frequencies=quarter)
-    assert Triattention(doublings=0).score(given).flatten().tolist() == pytest.approx([-1, 0], abs=1e-6)
+    given = view(
+        keys=[[1.0, 0.0], [0.0, 1.0]], queries=[[[1.0, 0.0], [0.0, 1.0]]], frequencies=quarter
+    )
+    assert Triattention(doublings=0).score(given).flatten().tolist() == pytest.approx(
+        [-1, 0], abs=1e-6
+    )
     # Two further on it is -i; distances of 1 and 2 together give (-1 - i) / 2.
-    assert Triattention(doublings=1).score(given).flatten().tolist() == pytest.approx([-0.5, -0.5], abs=1e-6)
+    assert Triattention(doublings=1).score(given).flatten().tolist() == pytest.approx(
+        [-0.5, -0.5], abs=1e-6
+    )
     # Queries of 1 and -1 have their centre at 0 and scatter by 1.
-    given = view(keys=[[3.0, 4.0], [0.0, 1.0]], queries=[[[1.0, 0.0], [-1.0, 0.0]]], frequencies=torch.zeros(1))
+    given = view(
+        keys=[[3.0, 4.0], [0.0, 1.0]],
+        queries=[[[1.0, 0.0], [-1.0, 0.0]]],
+        frequencies=torch.zeros(1),
+    )
     assert Triattention().score(given).flatten().tolist() == pytest.approx([5, 1])
 
 
@@ -231,11 +282,20 @@ def test_future_queries_are_where_the_model_itself_would_rotate_them() -> None:
     from transformers import LlamaConfig, LlamaModel
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-    model = LlamaModel(LlamaConfig(vocab_size=8, hidden_size=32, num_hidden_layers=1, num_attention_heads=4))
-    query = torch.randn(1, 4, 1, 8, generator=torch.Generator().manual_seed(1)).expand(-1, -1, 12, -1)
-    rotated, _ = apply_rotary_pos_emb(query, query, *model.rotary_emb(query, torch.arange(12)[None]))
-    given = dataclasses.replace(view(keys=[[0.0] * 8] * 6), queries=rotated[:, :, 3:6], frequencies=frequencies(model))
-    given = dataclasses.replace(given, keys=torch.zeros(1, 2, 6, 8))  # two query heads per key-value head
+    model = LlamaModel(
+        LlamaConfig(vocab_size=8, hidden_size=32, num_hidden_layers=1, num_attention_heads=4)
+    )
+    query = torch.randn(1, 4, 1, 8, generator=torch.Generator().manual_seed(1)).expand(
+        -1, -1, 12, -1
+    )
+    rotated, _ = apply_rotary_pos_emb(
+        query, query, *model.rotary_emb(query, torch.arange(12)[None])
+    )
+    given = dataclasses.replace(
+        view(keys=[[0.0] * 8] * 6), queries=rotated[:, :, 3:6], frequencies=frequencies(model)
+    )
+    # two query heads per key-value head
+    given = dataclasses.replace(given, keys=torch.zeros(1, 2, 6, 8))
     ahead = given.future_queries(torch.tensor([4]))  # after position 5
     assert ahead.shape == (1, 2, 2, 3, 8)
     expected = rotated[0, :, 9].view(2, 2, 1, 8).expand(-1, -1, 3, -1)
@@ -269,26 +329,49 @@ def test_wrong_settings_of_policies(make, message) -> None:
 def test_models_that_rotate_otherwise_have_no_frequencies() -> None:
     from transformers import CohereConfig, CohereModel, GPT2Config, GPT2Model, PhiConfig, PhiModel
 
-    small = {"vocab_size": 8, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "pad_token_id": 0}
+    small = {
+        "vocab_size": 8,
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "pad_token_id": 0,
+    }
     small |= {"bos_token_id": 1, "eos_token_id": 2}
     assert frequencies(CohereModel(CohereConfig(**small))) is None  # pairs of neighbours
     assert frequencies(PhiModel(PhiConfig(**small, partial_rotary_factor=0.5))) is None
     assert (
-        frequencies(GPT2Model(GPT2Config(n_embd=32, n_layer=1, n_head=4, vocab_size=8, bos_token_id=1, eos_token_id=2)))
+        frequencies(
+            GPT2Model(
+                GPT2Config(
+                    n_embd=32, n_layer=1, n_head=4, vocab_size=8, bos_token_id=1, eos_token_id=2
+                )
+            )
+        )
         is None
     )
 
 
 @pytest.mark.parametrize(
     "policy",
-    [Knorm(), Keydiff(), Lagkv(lag=4), ExpectedAttention(queries=16, ahead=8), Triattention(queries=16)],
+    [
+        Knorm(),
+        Keydiff(),
+        Lagkv(lag=4),
+        ExpectedAttention(queries=16, ahead=8),
+        Triattention(queries=16),
+    ],
     ids=lambda policy: policy.plugin_name(),
 )
 def test_a_padded_row_has_the_scores_that_it_has_alone(policy) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    small = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
+    small = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
     model = LlamaForCausalLM(LlamaConfig(vocab_size=64, num_hidden_layers=2, **small)).eval()
     ids, pads = torch.randint(3, 64, (2, 18)), 6
     mask = torch.ones_like(ids)
@@ -297,9 +380,16 @@ def test_a_padded_row_has_the_scores_that_it_has_alone(policy) -> None:
     def scores(ids, mask):
         cache = SelectCache(model, policy, CacheBudget(1000, 3, granularity="head"))
         with torch.no_grad():
-            model(ids, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp(min=0), past_key_values=cache)
+            model(
+                ids,
+                attention_mask=mask,
+                position_ids=(mask.cumsum(1) - 1).clamp(min=0),
+                past_key_values=cache,
+            )
         n = ids.shape[1]
-        view = cache._view(cache.pruned_layers[1], slice(0, len(ids)), cache.positions[1, :, :, :n], n)
+        view = cache._view(
+            cache.pruned_layers[1], slice(0, len(ids)), cache.positions[1, :, :, :n], n
+        )
         return policy.score(view)[0]
 
     alone, padded = scores(ids[:1, pads:], mask[:1, pads:]), scores(ids, mask)[:, pads:]

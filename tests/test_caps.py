@@ -1,4 +1,6 @@
-"""A cap is kept: at any concurrency, through methods, turns, retries and earlier runs, as the server itself counts."""
+"""A cap is kept: at any concurrency, through methods, turns, retries and earlier runs, as the
+server itself counts.
+"""
 
 from __future__ import annotations
 
@@ -58,16 +60,22 @@ def summary(result) -> dict:
 
 @pytest.mark.parametrize("concurrency", [1, 256])
 def test_long_answers_take_longer(serve, write, ponder, concurrency) -> None:
-    """Short answers arrive first. An estimate from those would start three times what the cap allows."""
+    """Short answers arrive first.
+
+    An estimate from those would start three times what the cap allows.
+    """
     served = serve(**LONG_TAILED)
     write("s.toml", study_for(served, 60_000, concurrency=concurrency))
     tally = summary(ponder("run", "s.toml", "--json"))
     assert tally["capped"]
     assert tally["tokens"] == served.state()["billed_tokens"]
-    assert 60_000 - 2500 < tally["tokens"] <= 60_000  # what is left would not hold one more call at its most
+    # what is left would not hold one more call at its most
+    assert 60_000 - 2500 < tally["tokens"] <= 60_000
 
 
-@pytest.mark.parametrize("method", ['{ name = "vote", n = 8 }', '{ name = "budget_force", think = 300, answer = 500 }'])
+@pytest.mark.parametrize(
+    "method", ['{ name = "vote", n = 8 }', '{ name = "budget_force", think = 300, answer = 500 }']
+)
 def test_calls_of_methods_count(serve, write, ponder, method) -> None:
     served = serve(**LONG_TAILED)
     write("s.toml", study_for(served, 60_000, model=f"method = {method}"))
@@ -77,7 +85,9 @@ def test_calls_of_methods_count(serve, write, ponder, method) -> None:
     assert 40_000 < tally["tokens"] <= 60_000
 
 
-@pytest.mark.parametrize("method", ['{ name = "vote", n = 8 }', '{ name = "budget_force", think = 300, answer = 500 }'])
+@pytest.mark.parametrize(
+    "method", ['{ name = "vote", n = 8 }', '{ name = "budget_force", think = 300, answer = 500 }']
+)
 def test_answers_beside_a_failed_call_are_spent_too(serve, write, ponder, method) -> None:
     """A turn of several calls fails with any of them; the others were answered and billed."""
     served = serve(**LONG_TAILED, **{"500": 0.1})
@@ -108,7 +118,10 @@ def test_calls_that_time_out_count_as_spent(serve, write, ponder) -> None:
     result = ponder("run", "s.toml", "--json")
     tally, state = summary(result), served.state()
     assert tally["lost_tokens"] > 0
-    assert f"{tally['lost_calls']} calls without an answer may have been billed: up to" in result.stderr
+    assert (
+        f"{tally['lost_calls']} calls without an answer may have been billed: up to"
+        in result.stderr
+    )
     assert tally["retries"]["timeout"] > 0
     assert state["billed_tokens"] <= tally["tokens"] <= 80_000
 
@@ -146,7 +159,9 @@ def test_calls_in_progress_when_the_process_is_killed_count(serve, write, ponder
 def test_what_killed_runs_held_can_be_released(serve, write, ponder, running) -> None:
     """Nobody but the user can know whether calls in flight at a kill were billed."""
     served = serve(hold_after=1)
-    write("s.toml", study_for(served, 12_000, concurrency=4).replace("problems = 200", "problems = 8"))
+    write(
+        "s.toml", study_for(served, 12_000, concurrency=4).replace("problems = 200", "problems = 8")
+    )
     with running("run", "s.toml") as process:
         served.wait(held=4)
         process.send_signal(signal.SIGKILL)
@@ -157,7 +172,10 @@ def test_what_killed_runs_held_can_be_released(serve, write, ponder, running) ->
     assert "of these tokens are of calls in flight when earlier runs were killed" in stopped.stderr
     assert "run with --release-lost" in stopped.stderr
     released = ponder("run", "s.toml", "--release-lost", "--json")
-    assert "tokens of calls in flight when runs were killed are counted as not spent" in released.stderr
+    assert (
+        "tokens of calls in flight when runs were killed are counted as not spent"
+        in released.stderr
+    )
     tally = summary(released)
     assert not tally["capped"]
     assert json.loads(ponder("plan", "s.toml", "--json").stdout)["total"]["to_run"] == 0
@@ -220,7 +238,10 @@ class Lost(Wrapped):
 def test_a_method_that_fails_between_its_calls_counts_at_most(serve, write, ponder) -> None:
     served = serve(**LONG_TAILED)
     write("losing.py", LOSING)
-    write("s.toml", study_for(served, 30_000, concurrency=4, model='method = { name = "./losing.py" }'))
+    write(
+        "s.toml",
+        study_for(served, 30_000, concurrency=4, model='method = { name = "./losing.py" }'),
+    )
     tally = summary(ponder("run", "s.toml", "--json"))
     assert (tally["right"], tally["capped"]) == (0, True)
     assert served.state()["billed_tokens"] < tally["tokens"] <= 30_000
@@ -253,13 +274,16 @@ def test_calls_that_were_not_sent_cost_nothing(serve, write, running) -> None:
         served.wait(held=1)
         process.send_signal(signal.SIGINT)
         _, talk = process.communicate()
-    assert "1 call without an answer may have been billed: up to 2." in talk  # 2,000 tokens and a prompt
+    # 2,000 tokens and a prompt
+    assert "1 call without an answer may have been billed: up to 2." in talk
     assert served.state()["requests"] == 1
 
 
 def test_nothing_is_sent_after_a_stop(serve, write, running) -> None:
     served = serve(hold_after=0)
-    write("s.toml", study_for(served, 1_000_000, concurrency=400, model="requests_per_minute = 300"))
+    write(
+        "s.toml", study_for(served, 1_000_000, concurrency=400, model="requests_per_minute = 300")
+    )
     with running("run", "s.toml", "--grace", "600") as process:
         served.wait(held=1)
         process.send_signal(signal.SIGINT)
@@ -272,7 +296,9 @@ def test_nothing_is_sent_after_a_stop(serve, write, running) -> None:
 
 
 @pytest.mark.parametrize("link", ["symlink", "hard link"])
-def test_a_store_has_one_run_at_a_time_by_whatever_name(serve, write, ponder, running, folder, link) -> None:
+def test_a_store_has_one_run_at_a_time_by_whatever_name(
+    serve, write, ponder, running, folder, link
+) -> None:
     served = serve(hold_after=4)
     write("s.toml", study_for(served, 60_000, concurrency=4))
     with running("run", "s.toml") as process:
@@ -286,7 +312,9 @@ def test_a_store_has_one_run_at_a_time_by_whatever_name(serve, write, ponder, ru
         asked = served.state()["requests"]
         result = ponder("run", "s.toml", "--store", "linked/other.db")
         assert result.exit_code == 2
-        assert ("another run is writing to linked/other.db" if link == "symlink" else "hard links") in result.stderr
+        assert (
+            "another run is writing to linked/other.db" if link == "symlink" else "hard links"
+        ) in result.stderr
         assert served.state()["requests"] == asked
         served.release()
         process.communicate()
@@ -323,12 +351,21 @@ def test_a_server_that_bills_more_than_its_budget_stops_the_run_at_the_first_rep
     assert served.state()["requests"] == 1
     assert summary(result)["tokens"] == usage["total_tokens"]
     billed = usage["total_tokens"] - 40
-    assert f"stopped: a reply was billed {billed:,} tokens, where its budget allows 2,000" in result.stderr
+    assert (
+        f"stopped: a reply was billed {billed:,} tokens, where its budget allows 2,000"
+        in result.stderr
+    )
 
 
-@pytest.mark.parametrize("usage", [None, {"prompt_tokens": 0, "completion_tokens": -3}, {"completion_tokens": 10**18}])
-def test_without_usage_a_cap_counts_the_most_that_a_call_may_have_taken(serve, write, ponder, usage) -> None:
-    """Characters divided by four may be too few: of digits, of Chinese, or of thinking that is not shown."""
+@pytest.mark.parametrize(
+    "usage", [None, {"prompt_tokens": 0, "completion_tokens": -3}, {"completion_tokens": 10**18}]
+)
+def test_without_usage_a_cap_counts_the_most_that_a_call_may_have_taken(
+    serve, write, ponder, usage
+) -> None:
+    """Characters divided by four may be too few: of digits, of Chinese, or of thinking that is not
+    shown.
+    """
     served = serve(**LONG_TAILED, usage=usage or "", thinking="17" * 1000 if usage is None else "")
     write("s.toml", study_for(served, 60_000, concurrency=64, model="probe = false"))
     result = ponder("run", "s.toml", "--json")
@@ -337,7 +374,9 @@ def test_without_usage_a_cap_counts_the_most_that_a_call_may_have_taken(serve, w
     assert tally["capped"]
     assert result.stderr.count("warning: the server reports no usage of ") == 1
     with closing(sqlite3.connect("ponder.db")) as db:
-        stored = db.execute("SELECT SUM(answer_tokens + thinking_tokens) FROM attempt").fetchone()[0]
+        stored = db.execute("SELECT SUM(answer_tokens + thinking_tokens) FROM attempt").fetchone()[
+            0
+        ]
     assert stored < tally["tokens"] / 2  # the estimate of each attempt stays one
 
 

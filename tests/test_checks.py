@@ -1,4 +1,6 @@
-"""What can be refused before anything is spent is refused, and says what to do; the built-in studies pass."""
+"""What can be refused before anything is spent is refused, and says what to do; the built-in
+studies pass.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,12 @@ STEPS = '[[task]]\nname = "execution"\nsize = 12\n'
 ORACLE = '[[model]]\nname = "oracle"\n'
 FORCED = '[[model]]\nname = "oracle"\nmethod = [{ name = "budget_force", think = [10, 20], answer = [10, 20] }]\n'
 POCKET = '[[model]]\nname = "transformers"\nid = "pocket"\n'
-COMPRESS = 'method = [{ name = "compress", policy = "random", budget = 64, window = 8, ratio = 0.5 }]\n'
+COMPRESS = (
+    'method = [{ name = "compress", policy = "random", budget = 64, window = 8, ratio = 0.5 }]\n'
+)
 BENCHMARKS = ("aime24", "aime25", "amc23", "gpqa", "math500")
-ON_HUB = ("compression-paper", "long2short-paper", "selection-paper", *BENCHMARKS)  # their problems are not here
+# their problems are not here
+ON_HUB = ("compression-paper", "long2short-paper", "selection-paper", *BENCHMARKS)
 
 
 def figure(name: str, *settings: str) -> str:
@@ -51,7 +56,9 @@ def test_built_in_studies_pass(name, folder, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["compression-paper", "long2short-paper", "selection-paper"])
-def test_studies_at_paper_scale_pass_on_a_machine_that_has_what_they_need(name, folder, monkeypatch) -> None:
+def test_studies_at_paper_scale_pass_on_a_machine_that_has_what_they_need(
+    name, folder, monkeypatch
+) -> None:
     """Eight GPUs, vLLM, the problems and the traces; here only their names are checked."""
     monkeypatch.setenv("PONDER_VLLM", fake_vllm(folder))
     monkeypatch.setattr(launch, "devices", lambda: 8)
@@ -60,16 +67,25 @@ def test_studies_at_paper_scale_pass_on_a_machine_that_has_what_they_need(name, 
     maths.write_text("".join(json.dumps(row) + "\n" for row in rows))
     choices = {f"Incorrect Answer {n}": f"not {n}" for n in (1, 2, 3)}
     gpqa.write_text(json.dumps({"Question": "Which?", "Correct Answer": "this", **choices}) + "\n")
-    (folder / "s1.jsonl").write_text(json.dumps({"question": "1 + 1?", "thinking": "2", "response": "2"}) + "\n")
+    (folder / "s1.jsonl").write_text(
+        json.dumps({"question": "1 + 1?", "thinking": "2", "response": "2"}) + "\n"
+    )
     content = tomllib.loads((BUILT_IN / f"{name}.toml").read_text())
-    files = [f"task[{n}].file={gpqa if task['name'] == 'gpqa' else maths}" for n, task in enumerate(content["task"])]
+    files = [
+        f"task[{n}].file={gpqa if task['name'] == 'gpqa' else maths}"
+        for n, task in enumerate(content["task"])
+    ]
     files += [f"train[{n}].file={maths}" for n in range(len(content.get("train", ())))]
     files += [f"model.method.data={folder / 's1.jsonl'}"] if name == "selection-paper" else []
     study = Study.load(name, files)
     study.check()
-    trained = [method for cell in study.cells for method in cell.methods if hasattr(method, "engine")]
+    trained = [
+        method for cell in study.cells for method in cell.methods if hasattr(method, "engine")
+    ]
     assert all(method.engine == "trl" and method.launch.is_file() for method in trained)
-    assert {cell.model.plugin_name() for cell in study.cells} == {"transformers" if "compr" in name else "vllm"}
+    assert {cell.model.plugin_name() for cell in study.cells} == {
+        "transformers" if "compr" in name else "vllm"
+    }
 
 
 @pytest.mark.parametrize(
@@ -114,13 +130,17 @@ def test_figures_that_can_be_drawn(write, study) -> None:
 
 
 def test_a_setting_that_is_left_out_can_t_be_drawn(write) -> None:
-    study = STEPS + "per_turn = 0\ndictionary = 8\n" + POCKET + COMPRESS.replace(", ratio = 0.5", "")
+    study = (
+        STEPS + "per_turn = 0\ndictionary = 8\n" + POCKET + COMPRESS.replace(", ratio = 0.5", "")
+    )
     assert "draws `ratio`" in refusal(write, study + figure("heatmap"))
 
 
 def test_a_model_from_elsewhere_may_record_anything(ponder, write) -> None:
     ponder("new", "model", "recorder")
-    Study.load(write("s.toml", SUM + '[[model]]\nname = "./recorder.py"\n' + figure("cache"))).check()
+    Study.load(
+        write("s.toml", SUM + '[[model]]\nname = "./recorder.py"\n' + figure("cache"))
+    ).check()
 
 
 def test_a_figure_of_one_s_own(ponder, write) -> None:
@@ -129,11 +149,16 @@ def test_a_figure_of_one_s_own(ponder, write) -> None:
     Study.load(write("s.toml", study)).check()
     assert "figure `./own_figure.py` has no key `x`" in refusal(write, study + "x = 1\n")
     write("broken.py", "class Broken(Figure:\n")
-    assert "broken.py:1: it can't be imported: SyntaxError" in refusal(write, SUM + ORACLE + figure("./broken.py"))
+    assert "broken.py:1: it can't be imported: SyntaxError" in refusal(
+        write, SUM + ORACLE + figure("./broken.py")
+    )
 
 
 def test_a_figure_that_is_no_plain_subclass_is_built(write) -> None:
-    write("based.py", '"""Draws."""\nfrom ponder.figures.effort import Effort\n\nclass Based(Effort):\n    pass\n')
+    write(
+        "based.py",
+        '"""Draws."""\nfrom ponder.figures.effort import Effort\n\nclass Based(Effort):\n    pass\n',
+    )
     study = SUM + ORACLE + figure("./based.py")
     Study.load(write("s.toml", study)).check()
     assert "has no key `x`" in refusal(write, study + "x = 1\n")
@@ -185,7 +210,10 @@ def test_a_cache_without_room_for_the_prompt_is_refused_before_a_run(write, pond
     write("s.toml", task + ORACLE + POCKET + fits)
     study = Study.load("s.toml")
     study.check()
-    tokens = [cell.model.prompt_tokens(Request.first_turn(cell.task, next(cell.asked()))) for cell in study.cells[2:]]
+    tokens = [
+        cell.model.prompt_tokens(Request.first_turn(cell.task, next(cell.asked())))
+        for cell in study.cells[2:]
+    ]
     assert tokens[0] < tokens[1] < 72
     tight = tokens[1] + 8  # as many as are never evicted
     write("s.toml", task + ORACLE + POCKET + COMPRESS.replace("64", str(tight)))
@@ -193,10 +221,14 @@ def test_a_cache_without_room_for_the_prompt_is_refused_before_a_run(write, pond
         result = ponder(verb, "s.toml")
         assert result.exit_code == 2
         assert "size 36: " in result.stderr
-        assert f"{tokens[1]} tokens of the prompt are protected and the window holds 8" in result.stderr
+        assert (
+            f"{tokens[1]} tokens of the prompt are protected and the window holds 8"
+            in result.stderr
+        )
     assert not Path("ponder.db").exists()
     Study.load(write("s.toml", task + POCKET + COMPRESS.replace("64", str(tight + 1)))).check()
-    for change in (('"random"', '"full"'), ("budget", "question = false, budget")):  # no limit, and nothing protected
+    # no limit, and nothing protected
+    for change in (('"random"', '"full"'), ("budget", "question = false, budget")):
         method = COMPRESS.replace("64", str(tight)).replace(*change)
         Study.load(write("s.toml", task + POCKET + method)).check()
 
@@ -205,12 +237,20 @@ def test_a_cache_without_room_for_the_prompt_is_refused_before_a_run(write, pond
     ("files", "message"),
     [
         ({}, "weights isn't a model: it has no config.json that names a `model_type`"),
-        ({"config.json": '{"hello": 1}', "model.safetensors": "x"}, "weights isn't a model: it has no config.json"),
-        ({"config.json": '{"model_type": "llama"}'}, "there are no weights in weights, only settings"),
+        (
+            {"config.json": '{"hello": 1}', "model.safetensors": "x"},
+            "weights isn't a model: it has no config.json",
+        ),
+        (
+            {"config.json": '{"model_type": "llama"}'},
+            "there are no weights in weights, only settings",
+        ),
     ],
 )
 @pytest.mark.parametrize("name", ["transformers", "vllm"])
-def test_a_folder_that_is_no_model_is_refused_before_a_run(write, folder, monkeypatch, name, files, message) -> None:
+def test_a_folder_that_is_no_model_is_refused_before_a_run(
+    write, folder, monkeypatch, name, files, message
+) -> None:
     pytest.importorskip("torch")
     monkeypatch.setenv("PONDER_VLLM", fake_vllm(folder))
     (folder / "weights").mkdir()
@@ -218,7 +258,9 @@ def test_a_folder_that_is_no_model_is_refused_before_a_run(write, folder, monkey
         (folder / "weights" / file).write_text(text)
     assert message in refusal(write, SUM + f'[[model]]\nname = "{name}"\nid = "weights"\n')
     (folder / "x.gguf").write_text("nothing")
-    assert "x.gguf isn't a GGUF file" in refusal(write, SUM + f'[[model]]\nname = "{name}"\nid = "x.gguf"\n')
+    assert "x.gguf isn't a GGUF file" in refusal(
+        write, SUM + f'[[model]]\nname = "{name}"\nid = "x.gguf"\n'
+    )
 
 
 @pytest.mark.parametrize(
@@ -260,14 +302,20 @@ def test_what_a_model_or_a_method_lacks_is_said_once_for_each(write, monkeypatch
         raise UserError("the variable K is not set")
 
     monkeypatch.setattr(Vote, "ready", lacking, raising=False)
-    with pytest.raises(UserError, match=r"s.toml: model `oracle error=0.1 \+ vote`: the variable K is not set"):
+    with pytest.raises(
+        UserError, match=r"s.toml: model `oracle error=0.1 \+ vote`: the variable K is not set"
+    ):
         Study.load("s.toml").check()
 
 
 def test_a_problem_that_takes_too_long_is_refused(ponder, folder, write, monkeypatch) -> None:
     ponder("new", "task", "endless")
     path = folder / "endless.py"
-    path.write_text(path.read_text().replace("rng = random", "__import__('time').sleep(3600)\n        rng = random"))
+    path.write_text(
+        path.read_text().replace(
+            "rng = random", "__import__('time').sleep(3600)\n        rng = random"
+        )
+    )
     monkeypatch.setattr(check, "SECONDS", 0.05)
     message = refusal(write, '[[task]]\nname = "./endless.py"\n' + ORACLE)
     assert "s.toml: task `endless`: making one problem of size 8 takes more than 0.05 s" in message
@@ -297,7 +345,12 @@ HOT = '[[model]]\nname = "endpoint"\nid = "m"\nurl = "http://127.0.0.1:9/v1"\nbu
 
 
 def problems_file(write, name: str, number: int) -> None:
-    write(name, "".join(json.dumps({"prompt": f"{n} + 1?", "answer": f"{n + 1}"}) + "\n" for n in range(number)))
+    write(
+        name,
+        "".join(
+            json.dumps({"prompt": f"{n} + 1?", "answer": f"{n + 1}"}) + "\n" for n in range(number)
+        ),
+    )
 
 
 @pytest.mark.parametrize(
@@ -330,7 +383,9 @@ def test_what_looks_like_a_mistake_is_said_before_a_run(write, ponder, text, war
 def test_a_run_says_it_too_from_the_command_line_and_from_python(write, ponder, capsys) -> None:
     problems_file(write, "four.jsonl", 4)
     text = 'problems = 6\n[[task]]\nname = "jsonl"\nfile = "four.jsonl"\n' + ORACLE
-    warning = "warning: s.toml: problems = 6, but task `jsonl` has 4 problems; all of them are asked"
+    warning = (
+        "warning: s.toml: problems = 6, but task `jsonl` has 4 problems; all of them are asked"
+    )
     assert warning in ponder("run", write("s.toml", text)).stderr
     ponder_api.Study.load("s.toml").run(progress=False)
     assert warning in capsys.readouterr().err
@@ -338,7 +393,9 @@ def test_a_run_says_it_too_from_the_command_line_and_from_python(write, ponder, 
 
 def test_a_file_with_more_problems_than_the_benchmark_is_another_set(write, ponder) -> None:
     problems_file(write, "many.jsonl", 31)
-    result = ponder("plan", write("s.toml", '[[task]]\nname = "aime24"\nfile = "many.jsonl"\n' + ORACLE))
+    result = ponder(
+        "plan", write("s.toml", '[[task]]\nname = "aime24"\nfile = "many.jsonl"\n' + ORACLE)
+    )
     assert result.exit_code == 2
     assert "many.jsonl: 31 problems, but aime24 has 30: this is another set" in result.stderr
     assert 'hint: name = "jsonl"' in result.stderr

@@ -1,4 +1,6 @@
-"""The command line: every verb's happy path and a mistake, data on stdout and the rest on stderr, exit codes."""
+"""The command line: every verb's happy path and a mistake, data on stdout and the rest on stderr,
+exit codes.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,12 @@ SUM = '[[task]]\nname = "chain_sum"\nsize = 2\n'
 STUDY = f'problems = 3\n{SUM}[[model]]\nname = "oracle"\n[[figure]]\nname = "accuracy"\n'
 SHORTEST = '[[task]]\nname = "execution"\ndictionary = 16\nper_turn = 0\nsize = 2\n[[model]]\nname = "pocket"\ntemperature = 1.0\n'
 SHORTEST += 'method = [{ name = "shortest", problems = 2, n = 2, epochs = 1 }]\n'
-TRACE = {"question": "What is 1 + 1?", "thinking": "One and one.\n\nThat is 2.", "answer": "2", "correct": True}
+TRACE = {
+    "question": "What is 1 + 1?",
+    "thinking": "One and one.\n\nThat is 2.",
+    "answer": "2",
+    "correct": True,
+}
 
 
 @pytest.fixture
@@ -50,7 +57,10 @@ def study(write) -> str:
 
 @pytest.fixture
 def traces(write) -> str:
-    rows = [{**TRACE, "id": f"t{n}", "labels": [1, n % 2, 1], "question": f"What is {n} + 1?"} for n in range(6)]
+    rows = [
+        {**TRACE, "id": f"t{n}", "labels": [1, n % 2, 1], "question": f"What is {n} + 1?"}
+        for n in range(6)
+    ]
     return write("traces.jsonl", "\n".join(map(json.dumps, rows)))
 
 
@@ -60,15 +70,20 @@ def test_verbs_stand_in_the_order_of_a_study_s_life(ponder) -> None:
     assert "..." not in commands  # no summary is cut off
 
 
-@pytest.mark.parametrize("module", ["check", "describe", "plugin", "prepare", "store", "study", "trace", "trying"])
+@pytest.mark.parametrize(
+    "module", ["check", "describe", "plugin", "prepare", "store", "study", "trace", "trying"]
+)
 def test_no_command_hides_a_module(module) -> None:
     from importlib import import_module
 
-    assert getattr(cli, module, import_module(f"ponder.cli.{module}")) is import_module(f"ponder.cli.{module}")
+    assert getattr(cli, module, import_module(f"ponder.cli.{module}")) is import_module(
+        f"ponder.cli.{module}"
+    )
 
 
 @pytest.mark.parametrize(
-    "words", [["list"], ["show", "tents"], ["show", "effort"], ["plan", "effort"], ["check", "chain_sum"]]
+    "words",
+    [["list"], ["show", "tents"], ["show", "effort"], ["plan", "effort"], ["check", "chain_sum"]],
 )
 def test_json(ponder, words) -> None:
     result = ponder(*words, "--json")
@@ -94,24 +109,45 @@ def test_json(ponder, words) -> None:
         (["report", "effort"], "there is no store ponder.db"),
         (["export", "effort"], "there is no store ponder.db"),
         (["prepare", "efort"], "hint: did you mean `effort`?"),
-        (["prepare", "model", "effort", "-o", "x"], "hint: add a method that changes weights: ponder list methods"),
+        (
+            ["prepare", "model", "effort", "-o", "x"],
+            "hint: add a method that changes weights: ponder list methods",
+        ),
         (["prepare", "pocket", "-o", "x", "--task", "chess"], "hint: there are --task"),
-        (["make", "model", "effort", "-o", "my dir"], "hint: use `ponder prepare model effort -o 'my dir'`"),
+        (
+            ["make", "model", "effort", "-o", "my dir"],
+            "hint: use `ponder prepare model effort -o 'my dir'`",
+        ),
         (
             ["score", "none.jsonl", "--reward", "orcle"],
             "--reward: reward `orcle` is unknown\nhint: did you mean `oracle`?",
         ),
-        (["score", "none.jsonl", "--reward", "qwen", "--set", "idd=3"], "--set idd: reward `qwen` has no key `idd`"),
+        (
+            ["score", "none.jsonl", "--reward", "qwen", "--set", "idd=3"],
+            "--set idd: reward `qwen` has no key `idd`",
+        ),
         (["check", "nothing"], "there is no plugin `nothing`\nhint: ponder list shows them all"),
-        (["check", "./d.toml"], "./d.toml is a study, not a plugin\nhint: ponder plan ./d.toml checks it"),
+        (
+            ["check", "./d.toml"],
+            "./d.toml is a study, not a plugin\nhint: ponder plan ./d.toml checks it",
+        ),
         (["check", "study", "effort"], "effort is a study, not a plugin"),
         (["check", "oracle"], "hint: say which: model oracle, policy oracle, reward oracle"),
-        (["show", "polciy", "oracle"], "there is no kind of plugin `polciy`\nhint: did you mean `policy`?"),
+        (
+            ["show", "polciy", "oracle"],
+            "there is no kind of plugin `polciy`\nhint: did you mean `policy`?",
+        ),
         (["show", "policy", "tents"], "policy `tents` is unknown"),
         (["show", "a", "b", "c"], "expected a name, or a kind and a name, not 3 words"),
         (["show", "effort", "--size", "3"], "effort is a study, which has no size"),
-        (["prepare", "reward", "x.jsonl", "--from", "nofolder", "-o", "x"], "--from: there is no folder nofolder"),
-        (["prepare", "reward", "x.jsonl", "--from", "./nofolder", "-o", "x"], "--from: there is no folder ./nofolder"),
+        (
+            ["prepare", "reward", "x.jsonl", "--from", "nofolder", "-o", "x"],
+            "--from: there is no folder nofolder",
+        ),
+        (
+            ["prepare", "reward", "x.jsonl", "--from", "./nofolder", "-o", "x"],
+            "--from: there is no folder ./nofolder",
+        ),
         (["select", "none.jsonl"], "hint: --top 1000, --threshold 0.8, or --by all"),
         (["serve", "none.gguf"], "hint: smollm2, or the path of a .gguf file"),
         (["new", "task", "my-task"], "hint: use lower-case letters"),
@@ -139,7 +175,10 @@ def test_a_study_from_plan_to_export(ponder, study) -> None:
     done = ponder("run", study, "--json")
     assert (done.exit_code, json.loads(done.stdout)["right"]) == (0, 3)
     assert "next: ponder report s.toml" in done.stderr
-    assert "next: ponder report s.toml --store ponder2.db" in ponder("run", study, "--store", "ponder2.db").stderr
+    assert (
+        "next: ponder report s.toml --store ponder2.db"
+        in ponder("run", study, "--store", "ponder2.db").stderr
+    )
     assert json.loads(ponder("plan", study, "--json").stdout)["forecasts"][0]["to_run"] == 0
     assert ponder("regrade", study).stdout == "0 grades changed\n"
     reported = ponder("report", study)
@@ -156,7 +195,8 @@ def test_prepare_a_study_then_one_model(ponder, write) -> None:
     reports = [json.loads(row) for row in done.stdout.splitlines()]
     assert reports[-1] == {"ready": "pocket + shortest"}
     assert any("step" in report for report in reports)
-    assert len(ponder("prepare", "t.toml", "--json").stdout.splitlines()) == 1  # nothing is made again
+    # nothing is made again
+    assert len(ponder("prepare", "t.toml", "--json").stdout.splitlines()) == 1
     made = ponder("prepare", "model", "t.toml", "-o", "out")
     assert (made.exit_code, made.stdout) == (0, "out\n"), made.output
     assert 'id = "out"' in made.stderr
@@ -207,10 +247,25 @@ def test_score_then_select(ponder, traces) -> None:
 def test_select_by_overlap(ponder, traces, write) -> None:
     asked = "one two three four five six seven eight nine ten"
     write("asked.jsonl", json.dumps({"question": asked, "answer": "1"}))
-    rows = [{**TRACE, "id": "half", "question": f"{asked[:23]} and more words"}, {**TRACE, "id": "other"}]
+    rows = [
+        {**TRACE, "id": "half", "question": f"{asked[:23]} and more words"},
+        {**TRACE, "id": "other"},
+    ]
     write("pool.jsonl", "\n".join(map(json.dumps, rows)))
-    words = ["select", "pool.jsonl", "--by", "all", "--keep-duplicates", "--without", "asked.jsonl", "--json"]
-    counts = [json.loads(ponder(*words, *more).stdout) for more in ((), ("--min-run", "3", "--overlap", "0.4"))]
+    words = [
+        "select",
+        "pool.jsonl",
+        "--by",
+        "all",
+        "--keep-duplicates",
+        "--without",
+        "asked.jsonl",
+        "--json",
+    ]
+    counts = [
+        json.loads(ponder(*words, *more).stdout)
+        for more in ((), ("--min-run", "3", "--overlap", "0.4"))
+    ]
     assert [found["kept"] for found in counts] == [2, 1]
 
 
@@ -231,7 +286,10 @@ def test_interrupted_work_says_how_to_resume(capsys) -> None:
 def test_progress_as_json_is_data(capsys) -> None:
     watch([{"step": 1}, {"step": 2, "loss": 0.5}], as_json=True)
     said = capsys.readouterr()
-    assert [json.loads(row) for row in said.out.splitlines()] == [{"step": 1}, {"step": 2, "loss": 0.5}]
+    assert [json.loads(row) for row in said.out.splitlines()] == [
+        {"step": 1},
+        {"step": 2, "loss": 0.5},
+    ]
     assert "loss 0.5" in said.err
 
 
@@ -259,7 +317,9 @@ def test_list_a_kind_in_other_words(ponder, words, kind) -> None:
     assert set(json.loads(ponder("list", *words, "--json").stdout)) == {kind}
 
 
-@pytest.mark.parametrize("words", [["policy", "oracle"], ["policies", "oracle"], ["policies/oracle"]])
+@pytest.mark.parametrize(
+    "words", [["policy", "oracle"], ["policies", "oracle"], ["policies/oracle"]]
+)
 def test_a_kind_says_which_of_several_is_meant(ponder, words) -> None:
     assert ponder("show", *words).stdout.startswith("policy oracle\n")
 
@@ -285,7 +345,9 @@ def test_a_study_is_shown_with_its_comments(ponder, write) -> None:
 
 
 def test_show_a_puzzle(ponder) -> None:
-    shown = json.loads(ponder("show", "tents", "--size", "36", "--set", "difficulty=tricky", "--json").stdout)
+    shown = json.loads(
+        ponder("show", "tents", "--size", "36", "--set", "difficulty=tricky", "--json").stdout
+    )
     assert shown["size"] == 36
     assert len(json.loads(shown["answer"])) == 6
     assert ponder("show", "policies/oracle").stdout.startswith("policy oracle\n")
@@ -332,7 +394,9 @@ class Mine(_Base):
     def apply(self, model): return model
 ''')
     _, plugin = describe.find("", "./settings_of_all_kinds.py")
-    rows = {row["key"]: (row["type"], row["default"], row["about"]) for row in describe.schema(plugin)}
+    rows = {
+        row["key"]: (row["type"], row["default"], row["about"]) for row in describe.schema(plugin)
+    }
     assert list(rows)[-1] == "inherited"
     assert rows == {
         "needed": ("float", "required", "must be given"),
@@ -382,4 +446,7 @@ def test_the_next_command_is_about_the_same_study_and_store(ponder) -> None:
     settings = ["--set", "problems=1", "--set", "task.size=[16, 20]", "--store", "mine.db"]
     ended = ponder("run", "effort", *settings)
     assert ended.exit_code == 0
-    assert "next: ponder report effort --set problems=1 --set 'task.size=[16, 20]' --store mine.db" in ended.stderr
+    assert (
+        "next: ponder report effort --set problems=1 --set 'task.size=[16, 20]' --store mine.db"
+        in ended.stderr
+    )

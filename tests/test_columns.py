@@ -1,4 +1,6 @@
-"""Figures read base, methods, seeds and cost from columns: labels of any spelling, chains of methods, real studies."""
+"""Figures read base, methods, seeds and cost from columns: labels of any spelling, chains of
+methods, real studies.
+"""
 
 from __future__ import annotations
 
@@ -82,21 +84,41 @@ def test_a_study_of_trained_and_forced_models_under_a_label_with_a_plus(write, p
     figure = Frontier()
     tables = figure.estimate(outcomes)
     rows = {r["variant"]: r for r in tables["variants"]}
-    # The label is drawn whole; methods alone name the variants of the reference; `gpt` is another model.
-    assert [r["label"] for r in tables["variants"]] == ["gpt + tools", "practise", "practise + budget_force", "gpt"]
+    # The label is drawn whole; methods alone name the variants of the reference; `gpt` is another
+    # model.
+    assert [r["label"] for r in tables["variants"]] == [
+        "gpt + tools",
+        "practise",
+        "practise + budget_force",
+        "gpt",
+    ]
     assert tables["panels"][0]["reference_label"] == "gpt + tools"
     forced = rows["gpt + tools + practise + budget_force"]
-    # Three trainings are one variant with three seeds, and what they cost stays known after a further method.
-    assert (forced["seeds"], forced["attempts"], forced["made_tokens"], forced["made_seconds"]) == (3, 18, 1000, 2)
-    assert [s["seed"] for s in tables["seeds"] if s["variant"] == forced["variant"]] == ["1", "2", "3"]
+    # Three trainings are one variant with three seeds, and what they cost stays known after a
+    # further method.
+    assert (forced["seeds"], forced["attempts"], forced["made_tokens"], forced["made_seconds"]) == (
+        3,
+        18,
+        1000,
+        2,
+    )
+    assert [s["seed"] for s in tables["seeds"] if s["variant"] == forced["variant"]] == [
+        "1",
+        "2",
+        "3",
+    ]
     assert (rows["gpt + tools"]["made_tokens"], rows["gpt"]["made_tokens"]) == (0, 0)
-    said = next(s for s in figure.findings(tables) if "practise + budget_force" in s and "repays" in s)
+    said = next(
+        s for s in figure.findings(tables) if "practise + budget_force" in s and "repays" in s
+    )
     assert "repays the 1,000 tokens it cost to make" in said
     spec = str(figure.draw(tables).to_dict())
     assert "'label': 'gpt + tools'" in spec
     assert "'label': 'tools'" not in spec
     under = Budget().estimate(outcomes)
-    assert {v["variant"]: v["label"] for v in under["variants"]} == {v: r["label"] for v, r in rows.items()}
+    assert {v["variant"]: v["label"] for v in under["variants"]} == {
+        v: r["label"] for v, r in rows.items()
+    }
 
 
 def answered(cell, tokens, right=True, problems=4):
@@ -128,7 +150,9 @@ def test_seeds_of_an_earlier_training_are_seeds_of_the_chain() -> None:
     assert setting(last, "shortest.seed") == 3
     assert setting(last, "dpo.rate") == 2e-4
     assert setting(last, "think") is None
-    with pytest.raises(UserError, match=r"`rate` is a setting of 2 methods of the chain shortest \+ dpo") as error:
+    with pytest.raises(
+        UserError, match=r"`rate` is a setting of 2 methods of the chain shortest \+ dpo"
+    ) as error:
         setting(last, "rate")
     assert error.value.hint == "write `shortest.rate` or `dpo.rate`"
 
@@ -137,12 +161,18 @@ def chained(*uses, base="m", model="", details=None, problem="p0", right=True):
     label = model or " + ".join([base, *(f"{name} {settings}" for name, settings in uses)])
     names = {"model": label, "variant": label}
     ended = "right" if right else "wrong"
-    return made_up.outcome("tents", base, 8, problem, ended, methods=uses, label=names, details=details or {})
+    return made_up.outcome(
+        "tents", base, 8, problem, ended, methods=uses, label=names, details=details or {}
+    )
 
 
 def test_settings_are_looked_up_by_method_and_details_are_the_fallback() -> None:
-    both = chained(("compress", {"window": 8, "budget": 64}), ("chunk", {"window": 99}), details={"bytes": 3})
-    assert [setting(both, name) for name in ("compress.window", "chunk.window", "budget", "bytes")] == [8, 99, 64, 3]
+    both = chained(
+        ("compress", {"window": 8, "budget": 64}), ("chunk", {"window": 99}), details={"bytes": 3}
+    )
+    assert [
+        setting(both, name) for name in ("compress.window", "chunk.window", "budget", "bytes")
+    ] == [8, 99, 64, 3]
     assert setting(both, "chunk.budget") is None
     assert beside(both.cell, "budget") == {"window": 8}
     assert beside(both.cell, "budget", "chunk.window") == {"compress.window": 8}
@@ -153,7 +183,10 @@ def test_settings_are_looked_up_by_method_and_details_are_the_fallback() -> None
 
 
 def test_only_settings_that_differ_are_said() -> None:
-    tables = {"a": {"n": 1, "sinks": 0, "match_length": True}, "b": {"n": 1, "sinks": 4, "match_length": False}}
+    tables = {
+        "a": {"n": 1, "sinks": 0, "match_length": True},
+        "b": {"n": 1, "sinks": 4, "match_length": False},
+    }
     assert in_words(tables) == {"a": "sinks 0, match length", "b": "sinks 4"}
     assert in_words(tables, but=("sinks",)) == {"a": "match length", "b": ""}
 
@@ -184,7 +217,13 @@ def mapped(windows=(8, 16), other=99, trained=()):
     chains = [(), *((("compress", {"policy": "h2o", "window": w, "ratio": r}),) for w, r in cells)]
     chains = [(*trained, *chain, ("chunk", {"window": other})) for chain in chains]
     return [
-        chained(*chain, problem=f"p{i}", right=rng.random() < 0.5, base="gpt + tools", details={"cache_bytes": 10.0})
+        chained(
+            *chain,
+            problem=f"p{i}",
+            right=rng.random() < 0.5,
+            base="gpt + tools",
+            details={"cache_bytes": 10.0},
+        )
         for chain in chains
         for i in range(12)
     ]
@@ -196,7 +235,8 @@ def test_a_heat_map_of_a_chain_asks_which_window_is_meant() -> None:
     assert "`compress.window`" in error.value.hint
     figure = Heatmap(y="compress.window")
     tables = figure.estimate(mapped())
-    assert sorted({c["compress.window"] for c in tables["cells"]}) == [8, 16]  # never 99, though that comes last
+    # never 99, though that comes last
+    assert sorted({c["compress.window"] for c in tables["cells"]}) == [8, 16]
     [panel] = tables["panels"]
     assert panel["panel"] == "gpt + tools + chunk {'window': 99} | tents | h2o"
     assert [row["without"] for row in tables["without"]] == ["full"]
@@ -212,7 +252,9 @@ def test_the_full_cache_of_another_model_is_not_compared() -> None:
     alone = figure.estimate(trained)
     assert len(both["panels"]) == 2
     [row] = (r for r in both["without"] if "dpo" in r["panel"])
-    assert {k: row[k] for k in ("accuracy", "gain")} == {k: alone["without"][0][k] for k in ("accuracy", "gain")}
+    assert {k: row[k] for k in ("accuracy", "gain")} == {
+        k: alone["without"][0][k] for k in ("accuracy", "gain")
+    }
     points = Cache(labels=("ratio", "compress.window")).estimate(mapped() + trained)["points"]
     assert len({p["panel"] for p in points}) == 2
     assert sum(p["policy"] == "full" for p in points) == 2

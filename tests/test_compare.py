@@ -1,4 +1,5 @@
-"""Two models on the same problems: against published numbers, other ways to compute them, and simulations.
+"""Two models on the same problems: against published numbers, other ways to compute them, and
+simulations.
 
 The long form of the simulations is `python benchmarks/coverage.py compare`.
 """
@@ -36,7 +37,9 @@ import coverage_compare as simulated
 SIZES = (4, 8, 12, 16, 24, 32)
 
 
-def outcome(model, size, problem, tokens, right, *, ended="", sample=0, seed=None, task="tents") -> Outcome:
+def outcome(
+    model, size, problem, tokens, right, *, ended="", sample=0, seed=None, task="tents"
+) -> Outcome:
     methods = () if seed is None else [("dpo", {"seed": seed})]
     return made_up.outcome(
         task, model, size, problem, ended or ("right" if right else "wrong"), methods=methods, sample=sample,
@@ -49,7 +52,18 @@ def flipped(o: Outcome, flip: bool) -> Outcome:
     return o._replace(ended="wrong" if o.correct else "right") if flip else o
 
 
-def attempts(model, critical, factor, *, problems=30, samples=1, seeds=(None,), salt=0, cap=10**6, sizes=SIZES):
+def attempts(
+    model,
+    critical,
+    factor,
+    *,
+    problems=30,
+    samples=1,
+    seeds=(None,),
+    salt=0,
+    cap=10**6,
+    sizes=SIZES,
+):
     """Of a model that fails at a critical size; problems are equally hard for all models."""
     rows = []
     for size in sizes:
@@ -79,7 +93,9 @@ def attempts(model, critical, factor, *, problems=30, samples=1, seeds=(None,), 
 
 
 def test_tango_as_published() -> None:
-    """Airway hyper-responsiveness before and after transplantation, in Fagerland, Lydersen & Laake 2014."""
+    """Airway hyper-responsiveness before and after transplantation, in Fagerland, Lydersen & Laake
+    2014.
+    """
     first = np.array([1.0] + [1.0] + [0.0] * 7 + [0.0] * 12)
     second = np.array([1.0] + [0.0] + [1.0] * 7 + [0.0] * 12)
     found = tango(first, second)
@@ -100,10 +116,14 @@ def test_tango_by_force(b: int, c: int, n: int) -> None:
             chances = np.array([rest + apart, rest, 1 - 2 * rest - apart])
             counts = np.array([b, c, n - b - c])
             with np.errstate(divide="ignore", invalid="ignore"):
-                return -float(np.where(counts > 0, counts * np.log(np.maximum(chances, 1e-300)), 0.0).sum())
+                return -float(
+                    np.where(counts > 0, counts * np.log(np.maximum(chances, 1e-300)), 0.0).sum()
+                )
 
         low, high = max(0.0, -apart), (1 - apart) / 2
-        rest = optimize.minimize_scalar(unlikely, bounds=(low, high), method="bounded", options={"xatol": 1e-12}).x
+        rest = optimize.minimize_scalar(
+            unlikely, bounds=(low, high), method="bounded", options={"xatol": 1e-12}
+        ).x
         return (b - c - n * apart) / math.sqrt(n * (2 * rest + apart - apart**2))
 
     if -1 < found.low < found.value:
@@ -116,7 +136,12 @@ def test_rows_by_other_means() -> None:
     one, other = attempts("a", 16, 1.0), attempts("b", 20, 0.7)
     found = compare(one, other, tokens="thinking")
     assert found
-    assert (found.problems, found.attempts, found.left_out, found.failed) == (180, (180, 180), (0, 0), (0, 0))
+    assert (found.problems, found.attempts, found.left_out, found.failed) == (
+        180,
+        (180, 180),
+        (0, 0),
+        (0, 0),
+    )
     right = [np.array([o.correct for o in part], dtype=float) for part in (one, other)]
     accuracy = found.row("accuracy")
     assert accuracy
@@ -125,7 +150,8 @@ def test_rows_by_other_means() -> None:
     assert accuracy.p_value == pytest.approx(
         2 * stats.norm.sf(abs(discordant[0] - discordant[1]) / math.sqrt(sum(discordant))), rel=1e-3
     )
-    # Nothing is truncated and the design is balanced: the ratio is that of paired logarithms, with the curve taken out.
+    # Nothing is truncated and the design is balanced: the ratio is that of paired logarithms, with
+    # the curve taken out.
     logs = [np.log([o.thinking_tokens for o in part]) for part in (one, other)]
     tokens = found.row("tokens")
     assert tokens
@@ -140,20 +166,29 @@ def test_rows_by_other_means() -> None:
         found.row("tokens where both are right"),
     )
     assert row
-    assert (row.effect.low, row.effect.high) == pytest.approx((math.exp(solved.low), math.exp(solved.high)))
+    assert (row.effect.low, row.effect.high) == pytest.approx(
+        (math.exp(solved.low), math.exp(solved.high))
+    )
     spent = [np.array([o.thinking_tokens for o in part], dtype=float) for part in (one, other)]
     paid = found.row("tokens per right answer")
     assert paid
     assert paid.first.value == pytest.approx(spent[0].sum() / right[0].sum())
-    assert paid.effect.value == pytest.approx((spent[1].sum() / right[1].sum()) / (spent[0].sum() / right[0].sum()))
+    assert paid.effect.value == pytest.approx(
+        (spent[1].sum() / right[1].sum()) / (spent[0].sum() / right[0].sum())
+    )
     rng = np.random.default_rng(1)
     drawn = []
     for _ in range(2000):
         pick = rng.integers(0, 180, 180)
         drawn.append(
-            np.log((spent[1][pick].sum() / right[1][pick].sum()) / (spent[0][pick].sum() / right[0][pick].sum()))
+            np.log(
+                (spent[1][pick].sum() / right[1][pick].sum())
+                / (spent[0][pick].sum() / right[0][pick].sum())
+            )
         )
-    assert (math.log(paid.effect.high) - math.log(paid.effect.low)) == pytest.approx(2 * 1.97 * np.std(drawn), rel=0.1)
+    assert (math.log(paid.effect.high) - math.log(paid.effect.low)) == pytest.approx(
+        2 * 1.97 * np.std(drawn), rel=0.1
+    )
     assert [r.q_value for r in found.rows] == benjamini_hochberg([r.p_value for r in found.rows])
     critical = found.row("critical size")
     assert critical
@@ -190,7 +225,9 @@ def test_critical_sizes_of_near_twins_are_close() -> None:
     found = critical_ratio(data)
     assert not isinstance(found, str)
     joint, alone = found.ratio(0.95), (found.first, found.second)
-    assert math.log(joint.high / joint.low) < 0.5 * math.hypot(*(math.log(e.high / e.low) for e in alone))
+    assert math.log(joint.high / joint.low) < 0.5 * math.hypot(
+        *(math.log(e.high / e.low) for e in alone)
+    )
 
 
 def test_money_is_unknown_where_a_method_asks_another_model() -> None:
@@ -212,7 +249,11 @@ def test_problems_are_matched_and_the_rest_is_counted() -> None:
 
 def test_unequal_samples_weigh_problems_equally() -> None:
     one = attempts("a", 16, 1.0)
-    often = [o._replace(sample=i) for o in attempts("b", 20, 0.7) for i in range(8 if o.problem.endswith("3") else 1)]
+    often = [
+        o._replace(sample=i)
+        for o in attempts("b", 20, 0.7)
+        for i in range(8 if o.problem.endswith("3") else 1)
+    ]
     first, second = compare(one, attempts("b", 20, 0.7)), compare(one, often)
     assert first
     assert second
@@ -249,7 +290,8 @@ def test_training_seeds_widen_every_row() -> None:
     for a, b in zip(with_seeds.rows, without.rows, strict=True):
         assert a.quantity == b.quantity
         wide, narrow = (
-            math.log(r.effect.high / r.effect.low) if r.ratio else r.effect.high - r.effect.low for r in (a, b)
+            math.log(r.effect.high / r.effect.low) if r.ratio else r.effect.high - r.effect.low
+            for r in (a, b)
         )
         assert wide > 1.5 * narrow, a.quantity
 
@@ -263,11 +305,17 @@ def test_rows_that_make_no_sense_are_left_out_with_a_reason() -> None:
     assert reasons["money per right answer"] == "neither has `prices`"
     assert one_size.row("tokens")
     benchmark = compare(
-        *([made_up.changed(o, size=0) for o in attempts(*m, sizes=(8,))] for m in (("a", 16, 1.0), ("b", 20, 0.7)))
+        *(
+            [made_up.changed(o, size=0) for o in attempts(*m, sizes=(8,))]
+            for m in (("a", 16, 1.0), ("b", 20, 0.7))
+        )
     )
     assert benchmark
     assert [r.effect for r in benchmark.rows] == [r.effect for r in one_size.rows]
-    from_zero = [[made_up.changed(o, size=o.size - 4) for o in attempts(*m)] for m in (("a", 16, 1.0), ("b", 20, 0.7))]
+    from_zero = [
+        [made_up.changed(o, size=o.size - 4) for o in attempts(*m)]
+        for m in (("a", 16, 1.0), ("b", 20, 0.7))
+    ]
     zero = compare(*from_zero)
     assert zero
     assert len([at for at in zero.by_size if at.tokens]) == len(SIZES)
@@ -289,12 +337,16 @@ def test_money() -> None:
     paid = math.fsum((0.1 * 50 + 4.0 * (o.thinking_tokens + 9)) / 1e6 for o in one)
     assert row.first.value == pytest.approx(paid / sum(o.correct for o in one))
     assert row.effect.value < 0.3
-    assert "only one of them" in dict(compare(one, other, prices=(dear, None)).omitted)["money per right answer"]  # type: ignore[union-attr]
+    assert (
+        "only one of them"
+        in dict(compare(one, other, prices=(dear, None)).omitted)["money per right answer"]
+    )  # type: ignore[union-attr]
 
 
 def test_a_cliff_is_compared_without_pairing() -> None:
     steps = [
-        [outcome(m, s, f"{s}/{i}", 100, s <= at) for s in SIZES for i in range(20)] for m, at in (("a", 8), ("b", 16))
+        [outcome(m, s, f"{s}/{i}", 100, s <= at) for s in SIZES for i in range(20)]
+        for m, at in (("a", 8), ("b", 16))
     ]
     found = compare(*steps)
     assert found
@@ -311,11 +363,17 @@ def _any() -> PairComparison:
     return found
 
 
-def _comparison(difference: tuple[float, float, float], ratio: tuple[float, float, float], q: float) -> PairComparison:
+def _comparison(
+    difference: tuple[float, float, float], ratio: tuple[float, float, float], q: float
+) -> PairComparison:
     found = _any()
     rows = list(found.rows)
     for i, ends in ((0, difference), (1, ratio)):
-        rows[i] = replace(rows[i], effect=replace(rows[i].effect, value=ends[0], low=ends[1], high=ends[2]), q_value=q)
+        rows[i] = replace(
+            rows[i],
+            effect=replace(rows[i].effect, value=ends[0], low=ends[1], high=ends[2]),
+            q_value=q,
+        )
     from ponder.stats.frontier import verdict
 
     return replace(found, rows=tuple(rows), verdict=verdict(rows[0].effect, 0.03, rows[0].differs))
@@ -324,15 +382,24 @@ def _comparison(difference: tuple[float, float, float], ratio: tuple[float, floa
 def test_sentences() -> None:
     fewer = (0.6, 0.5, 0.7)
     better = sentence(_comparison((0.05, 0.01, 0.09), fewer, 0.01))
-    assert better == "B is better than A: +5.0 points [+1.0, +9.0]; its tokens are 0.60 [0.50, 0.70] times those of A"
+    assert (
+        better
+        == "B is better than A: +5.0 points [+1.0, +9.0]; its tokens are 0.60 [0.50, 0.70] times those of A"
+    )
     same = sentence(_comparison((0.0, -0.02, 0.02), fewer, 0.04))
-    assert same.startswith("B is not worse than A by more than 3 points at 40% fewer tokens: +0.0 points [−2.0, +2.0]")
+    assert same.startswith(
+        "B is not worse than A by more than 3 points at 40% fewer tokens: +0.0 points [−2.0, +2.0]"
+    )
     slightly = sentence(_comparison((-0.015, -0.029, -0.001), (1.2, 1.1, 1.3), 0.04))
     assert slightly.startswith("B is worse than A, but by less than 3 points at 20% more tokens: ")
-    assert sentence(_comparison((-0.1, -0.2, -0.01), fewer, 0.04)).startswith("B is worse than A: −10.0 points")
+    assert sentence(_comparison((-0.1, -0.2, -0.01), fewer, 0.04)).startswith(
+        "B is worse than A: −10.0 points"
+    )
     open_ = _comparison((-0.01, -0.05, 0.03), (1.0, 0.9, 1.1), 0.4)
     text = sentence(replace(open_, more_problems=1234.0))
-    assert text.startswith("Can't tell: −1.0 points [−5.0, +3.0], which excludes neither 0 nor a loss of 3 points; ")
+    assert text.startswith(
+        "Can't tell: −1.0 points [−5.0, +3.0], which excludes neither 0 nor a loss of 3 points; "
+    )
     assert "about 1,300 more problems would decide in 80 % of runs" in text
     assert text.endswith("its tokens are 1.00 [0.90, 1.10] times those of A, which chance explains")
     trained = replace(open_, more_problems=math.inf, components=Components(0.1, 0.1, trained=1))
@@ -378,7 +445,9 @@ def covers(rows, least: float) -> None:
 
 
 def test_coverage() -> None:
-    """A few cells of `benchmarks/coverage.py compare`; at R = 150 a true 95 % is below 90.6 % once in 100."""
+    """A few cells of `benchmarks/coverage.py compare`; at R = 150 a true 95 % is below 90.6 % once
+    in 100.
+    """
     covers(simulated.discordant(150, 3, 100, 0.04, -0.03), 0.9)
     covers(simulated.several(150, 3, 60, (2, 2), (1, 3)), 0.9)
     covers(simulated.ratios(60, 3, 4, 1, 0.2, simulated.SIZES), 0.85)

@@ -21,7 +21,10 @@ from ponder.stats.ratios import pair, token_logs
 
 def test_problems_without_tokens_are_told() -> None:
     one, other = attempts("a", 20, 1), attempts("b", 20, 1)
-    lazy = [o._replace(thinking_tokens=0, answer_tokens=0) if o.problem.endswith("1") else o for o in one]
+    lazy = [
+        o._replace(thinking_tokens=0, answer_tokens=0) if o.problem.endswith("1") else o
+        for o in one
+    ]
     dropped = len({o.problem for o in one if o.problem.endswith("1")})
     found = compare(lazy, other)
     assert found.row("tokens").note == f"without {dropped} problems at which one of them used none"
@@ -76,12 +79,17 @@ def pairs(model: str, numbers: dict[int, int], factor: float, right: bool = True
 
 @pytest.mark.parametrize("few", [1, 2])
 def test_no_interval_from_fewer_than_three_pairs_at_a_size(few: int) -> None:
-    """A run in progress: the fitted curve goes through the only problem of the largest size, as if it had no error."""
+    """A run in progress: the fitted curve goes through the only problem of the largest size, as if
+    it had no error.
+    """
     numbers = {4: 20, 8: few}
     found = compare(pairs("a", numbers, 1.0), pairs("b", numbers, 1.5, right=False))
     assert found.row("tokens at the smallest size").p_value < 0.001
     assert found.row("tokens at the largest size") is None
-    assert dict(found.omitted)["tokens at the largest size"] == "fewer than 3 problems of that size in common"
+    assert (
+        dict(found.omitted)["tokens at the largest size"]
+        == "fewer than 3 problems of that size in common"
+    )
     small, large = found.by_size
     assert small.tokens.low > 1.2
     assert small.difference.high < -0.5
@@ -111,7 +119,11 @@ def test_no_verdict_from_fewer_than_three_pairs(few: int) -> None:
     assert tables["comparisons"][0]["sentence"].startswith(f"Can't tell: {few} problem")
     Compare().draw(tables).to_dict()
     one, other = np.zeros(few), np.ones(few)
-    for interval in (paired_difference(one, other), tango(one, other), valid_difference(one - other, 0.95)):
+    for interval in (
+        paired_difference(one, other),
+        tango(one, other),
+        valid_difference(one - other, 0.95),
+    ):
         assert (interval.low, interval.high) == (-1.0, 1.0)
     left, right = variants_of([*first, *second]).variants
     assert (area_difference(left, right, 10_000).low, area_p(left, right, 10_000)) == (-1.0, 1.0)

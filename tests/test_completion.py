@@ -20,7 +20,10 @@ def completed(folder, write):
 
     def complete(*words: str) -> list[str]:
         *before, last = words
-        return [item.value for item in BashComplete(main, {}, "ponder", "_X").get_completions(before, last)]
+        return [
+            item.value
+            for item in BashComplete(main, {}, "ponder", "_X").get_completions(before, last)
+        ]
 
     return complete
 
@@ -55,7 +58,9 @@ def test_words(completed, words, expected) -> None:
 
 
 def test_summaries_stand_beside_names(completed) -> None:
-    (item,) = get_completion_class("zsh")(main, {}, "ponder", "_X").get_completions(["show", "policy"], "orac")  # type: ignore[misc]
+    (item,) = get_completion_class("zsh")(main, {}, "ponder", "_X").get_completions(
+        ["show", "policy"], "orac"
+    )  # type: ignore[misc]
     assert item.help.startswith("Evicts")
 
 
@@ -69,7 +74,9 @@ def test_the_script_of_a_shell(ponder, shell) -> None:
 def test_bash_completes(folder) -> None:
     script = 'eval "$(python -c "from ponder.cli import main; main()" completion bash)"; complete -p ponder'
     path = f"{sys.executable.rpartition('/')[0]}:/usr/bin:/bin"
-    done = subprocess.run(["bash", "-c", f"PATH={path}; {script}"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-c", f"PATH={path}; {script}"], capture_output=True, text=True, check=False
+    )
     assert "-F _ponder_completion ponder" in done.stdout, done.stderr
 
 

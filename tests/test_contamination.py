@@ -1,4 +1,6 @@
-"""Evaluation problems among traces are known by their words or their id, and a phrase in common is chance."""
+"""Evaluation problems among traces are known by their words or their id, and a phrase in common is
+chance.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def holds(question: str, *problems: str, **settings) -> bool:
 def test_an_evaluation_problem_is_known_by_its_words() -> None:
     assert holds(ASKED)
     assert holds(
-        "PROBLEM 4 —  " + ASKED.replace("$", "").replace("(a, b)", r"\((a,b)\)").upper() + " Think step by step."
+        "PROBLEM 4 —  "
+        + ASKED.replace("$", "").replace("(a, b)", r"\((a,b)\)").upper()
+        + " Think step by step."
     )
     assert holds(ASKED.replace("multiple", "MULTIPLES"))  # one word edited
     assert holds(ASKED[: len(ASKED) * 3 // 4])
@@ -90,16 +94,32 @@ def test_generated_problems_are_known_by_their_id() -> None:
     assert {p.id for p in asked}.isdisjoint(p.id for p in problems("chain_sum:6:1", Path()))
     traces = [
         Scored(
-            Trace("In pocket words", text(1), "so", id="whole", extra={"problem": msgspec.to_builtins(asked[0])}), 1.0
+            Trace(
+                "In pocket words",
+                text(1),
+                "so",
+                id="whole",
+                extra={"problem": msgspec.to_builtins(asked[0])},
+            ),
+            1.0,
         ),
-        Scored(Trace("In other words", text(2), "so", id="named", extra={"problem_id": asked[1].id}), 1.0),
+        Scored(
+            Trace("In other words", text(2), "so", id="named", extra={"problem_id": asked[1].id}),
+            1.0,
+        ),
         Scored(Trace(asked[2].turns[0], text(3), "so", id="quoted"), 1.0),
-        Scored(Trace(practised.turns[0], text(4), "so", id="another", extra={"problem_id": practised.id}), 1.0),
+        Scored(
+            Trace(
+                practised.turns[0], text(4), "so", id="another", extra={"problem_id": practised.id}
+            ),
+            1.0,
+        ),
     ]
     found = select(traces, Choice(without=("chain_sum:6",)))
     assert [one.id for one in found.kept] == ["another"]
     assert found.counts == {"in the evaluation set": 3}
-    assert [one.id for one in select(traces, Choice(), asked).kept] == ["another"]  # as a method passes them
+    # as a method passes them
+    assert [one.id for one in select(traces, Choice(), asked).kept] == ["another"]
 
 
 def test_ngrams_of_words() -> None:

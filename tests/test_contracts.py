@@ -1,4 +1,6 @@
-"""Every plugin passes `ponder check`, and runs when it does: a new file is checked on the day it lands."""
+"""Every plugin passes `ponder check`, and runs when it does: a new file is checked on the day it
+lands.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,10 @@ def test_contract(kind: str, name: str, tmp_path: Path, serve) -> None:
     result = check.check(kind, name)
     if result.outcome == "not run":
         result = check.check(kind, name, stand_in(kind, name, tmp_path, serve))
-    assert (result.outcome, result.text()) == ("passed", f"{plugins.KINDS[kind].noun} {name}: passed")
+    assert (result.outcome, result.text()) == (
+        "passed",
+        f"{plugins.KINDS[kind].noun} {name}: passed",
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,7 +71,11 @@ def test_contract(kind: str, name: str, tmp_path: Path, serve) -> None:
     ],
 )
 def test_what_could_not_be_run_does_not_pass(ponder, name: str, why: str) -> None:
-    settings = {"endpoint": "url=http://127.0.0.1:9", "replay": "file=none.jsonl", "compress": "policy=rkw"}
+    settings = {
+        "endpoint": "url=http://127.0.0.1:9",
+        "replay": "file=none.jsonl",
+        "compress": "policy=rkw",
+    }
     more = ["--set", settings[name]] if name in settings else []
     result = ponder("check", name, *more)
     assert result.exit_code == 3
@@ -102,14 +111,17 @@ def test_a_file_imports_only_from_what_stands_above_it() -> None:
             else:
                 continue
             used = [m.split(".")[1] for m in modules if m.startswith("ponder.")]
-            backward += [(str(path), u) for u in used if u in order and order.index(u) > order.index(place)]
+            backward += [
+                (str(path), u) for u in used if u in order and order.index(u) > order.index(place)
+            ]
     assert backward == []
 
 
 def test_an_interface_fits_on_a_screen() -> None:
     contracts = [plugins.Plugin, *(kind.contract for kind in plugins.KINDS.values())]
     members = {
-        c: [name for name in {**vars(c), **vars(c).get("__annotations__", {})} if name[0] != "_"] for c in contracts
+        c: [name for name in {**vars(c), **vars(c).get("__annotations__", {})} if name[0] != "_"]
+        for c in contracts
     }
     assert all(len(names) <= 10 for names in members.values()), members
     assert sum(map(len, members.values())) <= 50
@@ -155,38 +167,94 @@ def test_scaffold_passes(kind: str, tmp_path: Path) -> None:
     assert "mine" not in path.read_text("utf-8").lower().replace("my_new", "")
 
 
-# One fault per line of the interface: what is put into a scaffold, and what `check` must say about it.
+# One fault per line of the interface: what is put into a scaffold, and what `check` must say about
+# it.
 FAULTS = [
     ("task", '"""Asks `', '"""Asks, `\n', "must begin with one whole sentence"),
     ("task", "default_sizes = (2, 4, 8)", "default_sizes = ()", "which sizes"),
     ("task", "random.Random(seed)", "random.Random()", "two different problems"),
     ("task", "Problem(text, size,", "Problem(text, 7,", "its size is 7"),
     ("task", "max(numbers))", "(max(numbers),))", "changes when it is stored"),
-    ("task", "correct = parsed == problem.gold", "correct = parsed != problem.gold", "own solution is graded wrong"),
-    ("task", "correct = parsed == problem.gold", "correct = True", "any other problem is graded right"),
+    (
+        "task",
+        "correct = parsed == problem.gold",
+        "correct = parsed != problem.gold",
+        "own solution is graded wrong",
+    ),
+    (
+        "task",
+        "correct = parsed == problem.gold",
+        "correct = True",
+        "any other problem is graded right",
+    ),
     ("task", "correct=False, why", "correct=True, why", "must be graded wrong"),
     ("task", 'why="no number"', 'why=""', "with a reason"),
     ("task", "final_number(answer)", "answer.split()[0]", "raised IndexError"),
-    ("task", "random.Random(seed)", "random.Random(seed % 12)", "neighbouring seeds share problems"),
+    (
+        "task",
+        "random.Random(seed)",
+        "random.Random(seed % 12)",
+        "neighbouring seeds share problems",
+    ),
     ("model", "async def complete", "def complete", "must be `async def`"),
     ("model", "words: int = 3", "concurrency: int = 0\n    words: int = 3", "at least 1"),
     ("model", "words: int = 3", 'title = lambda self: ""\n    words: int = 3', "for legends"),
-    ("model", "        return Completion(", "        return answer or Completion(", "must return a Completion"),
+    (
+        "model",
+        "        return Completion(",
+        "        return answer or Completion(",
+        "must return a Completion",
+    ),
     ("model", "Bill(prompt_tokens, 0, self.words", "Bill(0, 0, 0", "must have a bill"),
-    ("model", "answer = ", "answer = 1 / 0 or ", "raised ZeroDivisionError('division by zero') in complete"),
+    (
+        "model",
+        "answer = ",
+        "answer = 1 / 0 or ",
+        "raised ZeroDivisionError('division by zero') in complete",
+    ),
     ("policy", "norms: Tensor = ", "norms: Tensor = float('nan') * ", "finite numbers"),
     ("policy", "dim=-1)", "dim=(1, 3))", "not (2, 24)"),
     ("policy", "dim=-1)", "dim=-1) - view.values.norm()", "other rows of its batch"),
-    ("reward", "Scores(tuple(self._new(", "Scores(tuple(2 * x for x in self._new(", "an ordinary trace is not scored"),
+    (
+        "reward",
+        "Scores(tuple(self._new(",
+        "Scores(tuple(2 * x for x in self._new(",
+        "an ordinary trace is not scored",
+    ),
     ("reward", "trace.part(self.of)", "trace.part(self.of)[1:]", "returned 2 scores for 3 steps"),
-    ("reward", "for trace in traces]", "for trace in [traces[0], *traces[:-1]]]", "the traces beside it"),
-    ("reward", "trace.part(self.of))))", "trace.part(self.of))) if len(traces) > 1 else ())", "the traces beside it"),
+    (
+        "reward",
+        "for trace in traces]",
+        "for trace in [traces[0], *traces[:-1]]]",
+        "the traces beside it",
+    ),
+    (
+        "reward",
+        "trace.part(self.of))))",
+        "trace.part(self.of))) if len(traces) > 1 else ())",
+        "the traces beside it",
+    ),
     ("reward", "known |= words", "raise UserError", "raised NameError"),
     ("length_reward", "else 0.0\n", "else 0.1\n", "a wrong answer must not be rewarded"),
     ("length_reward", "1 - n / mean", "float('inf')", "one finite number per sample"),
-    ("method", "return _Told(model, self.instruction)", "return self.instruction", "must return a model"),
-    ("method", "super().__init__(inner)", "super().__init__(inner)\n        self.concurrency = 0", "concurrency"),
-    ("method", "super().__init__(inner)", "super().__init__(inner)\n        self.prices = 3", "keep the prices"),
+    (
+        "method",
+        "return _Told(model, self.instruction)",
+        "return self.instruction",
+        "must return a model",
+    ),
+    (
+        "method",
+        "super().__init__(inner)",
+        "super().__init__(inner)\n        self.concurrency = 0",
+        "concurrency",
+    ),
+    (
+        "method",
+        "super().__init__(inner)",
+        "super().__init__(inner)\n        self.prices = 3",
+        "keep the prices",
+    ),
     (
         "figure",
         "for series, part in by_series(outcomes)",
@@ -218,19 +286,29 @@ def test_faults_are_found(kind: str, right: str, wrong: str, message: str, tmp_p
 
 @pytest.mark.parametrize(
     ("kind", "before", "method", "capability"),
-    [("method", "    def apply(", "make", "Prepared"), ("task", "    def solve(", "same_answer", "ComparesAnswers")],
+    [
+        ("method", "    def apply(", "make", "Prepared"),
+        ("task", "    def solve(", "same_answer", "ComparesAnswers"),
+    ],
 )
-def test_a_method_that_nothing_would_call_is_refused(kind, before, method, capability, tmp_path: Path) -> None:
+def test_a_method_that_nothing_would_call_is_refused(
+    kind, before, method, capability, tmp_path: Path
+) -> None:
     path = scaffold(kind, f"without_{capability.lower()}", tmp_path)
     source = path.read_text("utf-8")
-    path.write_text(source.replace(before, f"    def {method}(self, *_):\n        return ()\n\n{before}", 1), "utf-8")
+    path.write_text(
+        source.replace(before, f"    def {method}(self, *_):\n        return ()\n\n{before}", 1),
+        "utf-8",
+    )
     with pytest.raises(UserError, match=f"defines `{method}`, but doesn't inherit `{capability}`"):
         check.check("", str(path))
 
 
 def test_a_failure_exits_with_1(ponder) -> None:
     ponder("new", "task", "failing_task")
-    Path("failing_task.py").write_text(Path("failing_task.py").read_text().replace("(2, 4, 8)", "()"))
+    Path("failing_task.py").write_text(
+        Path("failing_task.py").read_text().replace("(2, 4, 8)", "()")
+    )
     result = ponder("check", "./failing_task.py")
     assert result.exit_code == 1
     assert result.stdout.startswith("task ./failing_task.py: it must say which sizes")

@@ -70,17 +70,25 @@ def test_every_turn_is_billed(serve, write, ponder) -> None:
     ponder("run", "s.toml")
     for attempt in attempts("s.toml"):
         assert [c.bill.thinking_tokens for c in attempt.completions] == [100] * 6
-        assert (attempt.bill.prompt_tokens, attempt.bill.thinking_tokens, attempt.bill.answer_tokens) == (240, 600, 120)
+        assert (
+            attempt.bill.prompt_tokens,
+            attempt.bill.thinking_tokens,
+            attempt.bill.answer_tokens,
+        ) == (240, 600, 120)
 
 
 def test_policies_have_keys_of_their_own() -> None:
     def key(**task: object) -> bytes:
-        (cell,) = Study(task=[{"name": "execution", "size": 12, **task}], model=[{"name": "oracle"}]).cells
+        (cell,) = Study(
+            task=[{"name": "execution", "size": 12, **task}], model=[{"name": "oracle"}]
+        ).cells
         return cell.key
 
     assert key() == key(remember="visible") != key(remember="all")
     assert key(window=3) != key(window=4)
-    cells = Study(task=[{"name": "execution", "size": 12, "window": [1, 4]}], model=[{"name": "oracle"}]).cells
+    cells = Study(
+        task=[{"name": "execution", "size": 12, "window": [1, 4]}], model=[{"name": "oracle"}]
+    ).cells
     assert [c.label.task for c in cells] == ["execution window=1", "execution window=4"]
 
 
@@ -130,7 +138,8 @@ def test_a_truncated_turn_makes_the_conversation_wrong(write, ponder) -> None:
     ]
     write("a.jsonl", "\n".join(json.dumps(line) for line in lines))
     write(
-        "s.toml", 'problems = 1\n[[task]]\nname = "execution"\nsize = 2\n[[model]]\nname = "replay"\nfile = "a.jsonl"\n'
+        "s.toml",
+        'problems = 1\n[[task]]\nname = "execution"\nsize = 2\n[[model]]\nname = "replay"\nfile = "a.jsonl"\n',
     )
     assert ponder("run", "s.toml").exit_code == 0
     (attempt,) = attempts("s.toml")
@@ -139,7 +148,8 @@ def test_a_truncated_turn_makes_the_conversation_wrong(write, ponder) -> None:
 
 def test_a_failure_in_mid_conversation_keeps_its_turns(folder, write, ponder) -> None:
     write(
-        "s.toml", 'problems = 1\n[[task]]\nname = "execution"\nsize = 4\n[[model]]\nname = "replay"\nfile = "a.jsonl"\n'
+        "s.toml",
+        'problems = 1\n[[task]]\nname = "execution"\nsize = 4\n[[model]]\nname = "replay"\nfile = "a.jsonl"\n',
     )
     problem = next(Execution().problems(4, 0))
     replies = [
@@ -155,7 +165,9 @@ def test_a_failure_in_mid_conversation_keeps_its_turns(folder, write, ponder) ->
     # The same cell once the model has recovered: the two turns that it had are not asked again.
     write("a.jsonl", "\n".join(json.dumps(x) for x in replies[2:]))
     with sqlite3.connect("ponder.db") as db:
-        db.execute("UPDATE cell SET key = ? WHERE key = ?", (Study.load("s.toml").cells[0].key, key))
+        db.execute(
+            "UPDATE cell SET key = ? WHERE key = ?", (Study.load("s.toml").cells[0].key, key)
+        )
     assert ponder("run", "s.toml").exit_code == 0
     (attempt,) = attempts("s.toml")
     assert attempt.correct
@@ -218,7 +230,11 @@ def test_grades_turn_by_turn() -> None:
     assert (slipped.correct, slipped.why) == (False, "wrong sum")
     assert slipped.details["parsed"] == [sums[0], 99999, sums[2]]
     silent = task.grade_turns(problem, [right[0], "hm", right[2]])
-    assert (silent.correct, silent.why, silent.parsed) == (False, "no number", [sums[0], None, sums[2]])
+    assert (silent.correct, silent.why, silent.parsed) == (
+        False,
+        "no number",
+        [sums[0], None, sums[2]],
+    )
     assert task.grade_turns(problem, ["", "", ""]).parsed is None
 
 
@@ -236,7 +252,8 @@ def test_filled_histories() -> None:
     assert max(map(abs, off)) <= 10
     always = Execution(history_turns=999, error_rate=1.0, dictionary=5).problem(1000, 2)
     said = [int(m.content[8:-9]) for m in always.history if m.role == "assistant"]
-    assert not any(a == b for a, b in zip(said, _true_sums(always), strict=True))  # an injected error is never 0
+    # an injected error is never 0
+    assert not any(a == b for a, b in zip(said, _true_sums(always), strict=True))
     assert wrong.gold["start"] == shown[-1]  # the live turn is judged from what was shown
     assert wrong.gold["sums"][0] - shown[-1] == clean.gold["sums"][0] - truth[-1]
     assert table.problem(2, 1) != table.problem(2, 2)
@@ -268,7 +285,10 @@ def test_the_worked_examples_are_right(group, mode) -> None:
 
 def test_vote(serve, write, ponder) -> None:
     served = serve()
-    write("s.toml", STUDY.format(problems=2, url=served.url, task="") + 'method = [{ name = "vote", n = 7 }]\n')
+    write(
+        "s.toml",
+        STUDY.format(problems=2, url=served.url, task="") + 'method = [{ name = "vote", n = 7 }]\n',
+    )
     assert ponder("run", "s.toml").exit_code == 0
     assert served.state()["requests"] == 2 * 6 * 7
     assert {a.bill.thinking_tokens for a in attempts("s.toml")} == {6 * 7 * 100}

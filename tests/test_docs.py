@@ -22,7 +22,9 @@ def blocks(language: str) -> list[tuple[str, str]]:
     """The code blocks of a language in all pages but the generated ones."""
     pages = [p for p in PAGES if p.parent.name != "reference"]
     return [
-        (p.name, b) for p in pages for b in re.findall(rf"```{language}\n(.*?)```", p.read_text("utf-8"), re.DOTALL)
+        (p.name, b)
+        for p in pages
+        for b in re.findall(rf"```{language}\n(.*?)```", p.read_text("utf-8"), re.DOTALL)
     ]
 
 
@@ -47,12 +49,16 @@ def test_python_examples_run(folder: Path) -> None:
 def test_the_reference_is_up_to_date() -> None:
     pages = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))["pages"]()
     for name, text in pages.items():
-        assert (ROOT / "docs" / "reference" / name).read_text("utf-8") == text, f"{name} is old: make docs"
+        assert (ROOT / "docs" / "reference" / name).read_text("utf-8") == text, (
+            f"{name} is old: make docs"
+        )
 
 
 def test_no_setting_in_the_reference_lacks_a_description() -> None:
     pages = (ROOT / "docs" / "reference").glob("*.md")
-    rows = [f"{page.name}: {line}" for page in pages for line in page.read_text("utf-8").splitlines()]
+    rows = [
+        f"{page.name}: {line}" for page in pages for line in page.read_text("utf-8").splitlines()
+    ]
     assert len([row for row in rows if row.endswith("|")]) > 100
     assert [row for row in rows if row.endswith("|  |")] == []
 
@@ -60,18 +66,29 @@ def test_no_setting_in_the_reference_lacks_a_description() -> None:
 def test_every_exit_code_is_in_the_docs() -> None:
     sources = "".join(path.read_text("utf-8") for path in (ROOT / "src/ponder/cli").glob("*.py"))
     codes = {
-        code for line in re.findall(r"(?:\bExit|\.exit)\((.*)\)", sources) for code in re.findall(r"\b\d+\b", line)
+        code
+        for line in re.findall(r"(?:\bExit|\.exit)\((.*)\)", sources)
+        for code in re.findall(r"\b\d+\b", line)
     }
     assert {"1", "2", "3", "130"} <= codes
-    table = (ROOT / "docs/command-line.md").read_text("utf-8").partition("| exit code |")[2].partition("\n\n")[0]
+    table = (
+        (ROOT / "docs/command-line.md")
+        .read_text("utf-8")
+        .partition("| exit code |")[2]
+        .partition("\n\n")[0]
+    )
     for code in codes - {"128"}:  # plus a signal's number
-        assert re.search(rf"^\| {code}\b", table, re.MULTILINE), f"exit code {code} is not in docs/command-line.md"
+        assert re.search(rf"^\| {code}\b", table, re.MULTILINE), (
+            f"exit code {code} is not in docs/command-line.md"
+        )
 
 
 def test_the_page_on_speed_has_what_was_measured() -> None:
     script = runpy.run_path(str(ROOT / "benchmarks" / "speed_page.py"))
     rows = script["latest"]((ROOT / "benchmarks" / "speed.jsonl").read_text("utf-8"))
-    assert script["PAGE"].read_text("utf-8") == script["page"](rows), "python benchmarks/speed_page.py writes it"
+    assert script["PAGE"].read_text("utf-8") == script["page"](rows), (
+        "python benchmarks/speed_page.py writes it"
+    )
     for row in rows:
         assert row["machine"]
         assert row["versions"]["ponder"]
@@ -81,7 +98,9 @@ def test_the_page_on_speed_has_what_was_measured() -> None:
 
 @pytest.mark.parametrize("kind", plugins.KINDS)
 def test_there_is_a_page_on_adding_a_plugin_and_its_commands_run(kind: str, ponder) -> None:
-    text = (ROOT / "docs" / f"add-a-{plugins.KINDS[kind].singular.replace('_', '-')}.md").read_text("utf-8")
+    text = (ROOT / "docs" / f"add-a-{plugins.KINDS[kind].singular.replace('_', '-')}.md").read_text(
+        "utf-8"
+    )
     commands = re.findall(r"^ponder (.+)$", text, re.MULTILINE)
     assert [command.split()[0] for command in commands] == ["new", "check"]
     for command in commands:
@@ -99,7 +118,10 @@ def test_the_docs_name_no_command_that_is_gone() -> None:
             command = group.get_command(above, name)
             known += [name]
             if isinstance(command, Group):
-                known += [f"{name} {inner}" for inner in paths(command, Context(command, parent=above, info_name=name))]
+                known += [
+                    f"{name} {inner}"
+                    for inner in paths(command, Context(command, parent=above, info_name=name))
+                ]
         return known
 
     known = paths(main, Context(main, info_name="ponder"))
@@ -108,7 +130,9 @@ def test_the_docs_name_no_command_that_is_gone() -> None:
         (page.name, words)
         for page, text in texts.items()
         for words in re.findall(
-            r"(?:^|`)ponder (prepare (?:model|own_reward|reward|pocket\w*)|[a-z][\w-]*)", text, re.MULTILINE
+            r"(?:^|`)ponder (prepare (?:model|own_reward|reward|pocket\w*)|[a-z][\w-]*)",
+            text,
+            re.MULTILINE,
         )
     ]
     assert len(named) > 50

@@ -1,4 +1,6 @@
-"""Copies among traces: the better one stays, and prints and bands find as many as Jaccard's similarity says."""
+"""Copies among traces: the better one stays, and prints and bands find as many as Jaccard's
+similarity says.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ def test_the_better_of_two_copies_stays() -> None:
         scored("same", 0.8, edited(said, 1).upper().replace(" ", "\n "), question),
         scored("other", 0.1, text(3), question),  # another way to solve the same
     ]
-    traces = [Scored(Trace(s.trace.question, s.trace.thinking, "so", id=s.trace.id), s.score) for s in traces]
+    traces = [
+        Scored(Trace(s.trace.question, s.trace.thinking, "so", id=s.trace.id), s.score)
+        for s in traces
+    ]
     found = select(traces, Choice())
     assert [one.id for one in found.kept] == ["better", "other"]
     assert [(d.id, d.reason, d.of) for d in found.dropped] == [
@@ -56,7 +61,9 @@ def test_what_differs_in_little_but_means_another_thing_is_no_copy() -> None:
     ]
     assert len(kept([Scored(Trace(q, "", a), 1.0) for q, a in pairs])) == 4
     rules = text(5, 300)  # a page of rules in every prompt
-    assert len(kept([Scored(Trace(f"{rules} {n}", text(n, 30), "so"), 1.0) for n in range(20)])) == 20
+    assert (
+        len(kept([Scored(Trace(f"{rules} {n}", text(n, 30), "so"), 1.0) for n in range(20)])) == 20
+    )
 
 
 def test_copies_in_a_script_without_spaces() -> None:
@@ -110,10 +117,13 @@ def compared(traces) -> tuple[int, int]:
 
 def test_comparisons_grow_with_the_pile_and_not_with_its_square(monkeypatch) -> None:
     for count in (200, 400, 800):
-        number, copies = compared(Trace("?", edited(text(n // 2, 120), n % 2, n), "so") for n in range(count))
+        number, copies = compared(
+            Trace("?", edited(text(n // 2, 120), n % 2, n), "so") for n in range(count)
+        )
         assert number < count  # all pairs would be 319,600 of the largest traces
         assert 0.49 * count < copies <= 0.5 * count
-    # Where all share most of their words, each looks at so many in each of twelve buckets, and at no more.
+    # Where all share most of their words, each looks at so many in each of twelve buckets, and at
+    # no more.
     alike = [Trace("?", f"{text(0, 60)} {text(n, 25)}", "so") for n in range(300)]
     without_bound, copies = compared(alike)
     monkeypatch.setattr("ponder.traces.duplicates.DEPTH", 2)
@@ -127,7 +137,9 @@ def test_no_text_is_held() -> None:
 
     def traces():
         for n in range(60):
-            yield Scored(Trace(f"{n}?", f"{n} " + " ".join([str(n) * 9000] * 10), "so", id=str(n)), n / 60)
+            yield Scored(
+                Trace(f"{n}?", f"{n} " + " ".join([str(n) * 9000] * 10), "so", id=str(n)), n / 60
+            )
 
     size = len(next(traces()).trace.thinking)
     tracemalloc.start()
@@ -136,7 +148,8 @@ def test_no_text_is_held() -> None:
     tracemalloc.stop()
     assert len(found.kept) == 10
     assert size > 90_000
-    assert peak < 20 * size  # the print of one text takes a few times its size while it is made; all would be 60
+    # the print of one text takes a few times its size while it is made; all would be 60
+    assert peak < 20 * size
 
 
 def test_near_duplicates_are_alike_in_reply_and_as_a_whole() -> None:
@@ -145,7 +158,10 @@ def test_near_duplicates_are_alike_in_reply_and_as_a_whole() -> None:
     same_prompt = [Scored(Trace(long, text(n, 30), "so", id=str(n)), 1.0) for n in range(2)]
     same_both = [Scored(Trace(f"{long} {n}", short, "so", id=str(n)), 1.0) for n in range(2)]
     assert [len(kept(pair)) for pair in (same_reply, same_prompt, same_both)] == [2, 2, 1]
-    # Replies with a Jaccard similarity of 0.65, and a prompt that makes the whole traces more similar than 0.9.
+    # Replies with a Jaccard similarity of 0.65, and a prompt that makes the whole traces more
+    # similar than 0.9.
     for seed in range(5):
         replies = text(seed, 100), edited(text(seed, 100), 4, seed)
-        assert len(kept([Scored(Trace(text("rules", 900), said, "so"), 1.0) for said in replies])) == 2
+        assert (
+            len(kept([Scored(Trace(text("rules", 900), said, "so"), 1.0) for said in replies])) == 2
+        )

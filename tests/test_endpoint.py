@@ -27,7 +27,13 @@ from ponder.study.cell import Cell
 def test_what_is_sent(serve) -> None:
     served = serve()
     model = Endpoint(
-        id="m", url=served.url, budget=99, temperature=0.6, top_p=0.95, effort="low", body={"provider": {"only": ["x"]}}
+        id="m",
+        url=served.url,
+        budget=99,
+        temperature=0.6,
+        top_p=0.95,
+        effort="low",
+        body={"provider": {"only": ["x"]}},
     )
     ask(model, 2**40 + 5)
     (body,) = served.state()["bodies"]
@@ -40,7 +46,10 @@ def test_what_is_sent(serve) -> None:
 
 def test_a_model_that_has_moved_is_the_same_if_the_study_says_so(serve, write, ponder) -> None:
     at, default = "http://a:1/v1", Endpoint(id="m")
-    assert Endpoint(id="m", url="http://b:2/v1", served_as=at).identity() == Endpoint(id="m", url=at).identity()
+    assert (
+        Endpoint(id="m", url="http://b:2/v1", served_as=at).identity()
+        == Endpoint(id="m", url=at).identity()
+    )
     assert (
         Endpoint(id="m", url=at, served_as=default.url).identity()
         == default.identity()
@@ -82,7 +91,13 @@ def test_a_body_can_not_override_what_has_a_setting(field, hint) -> None:
 
 def test_decoding_may_be_in_the_body_if_it_is_not_given_twice(serve) -> None:
     served = serve()
-    body = {"temperature": 0.5, "top_p": 0.9, "seed": 7, "reasoning_effort": "low", "provider": {"n": 2}}
+    body = {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "seed": 7,
+        "reasoning_effort": "low",
+        "provider": {"n": 2},
+    }
     model = Endpoint(id="m", url=served.url, body=body)
     assert model.identity() == {"name": "endpoint", "id": "m", "url": served.url, "body": body}
     ask(model, 1)
@@ -103,7 +118,13 @@ def test_decoding_may_be_in_the_body_if_it_is_not_given_twice(serve) -> None:
         ("budget", (None, 1), (0, -1)),
         *(
             (name, (0.1, 1e6), (0.0, -1.0, math.nan, math.inf))
-            for name in ("timeout", "idle_timeout", "max_wait", "requests_per_minute", "tokens_per_minute")
+            for name in (
+                "timeout",
+                "idle_timeout",
+                "max_wait",
+                "requests_per_minute",
+                "tokens_per_minute",
+            )
         ),
     ],
 )
@@ -119,7 +140,9 @@ def test_numbers_are_checked_before_a_run(name, allowed, refused) -> None:
 def test_prices_are_checked_before_a_run(name) -> None:
     def cells(price: float) -> tuple[Cell, ...]:
         prices = {"input": 0.0, "output": 2.0, name: price}
-        return Study(task=[{"name": "chain_sum", "size": 2}], model=[{"name": "oracle", "prices": prices}]).cells
+        return Study(
+            task=[{"name": "chain_sum", "size": 2}], model=[{"name": "oracle", "prices": prices}]
+        ).cells
 
     for price in (-1.0, math.nan, math.inf):
         with pytest.raises(UserError, match=f"the price `{name}` must be 0 or more") as error:
@@ -171,7 +194,9 @@ def test_without_retry_after_the_wait_doubles(serve, slept) -> None:
 
 
 def test_the_last_try_is_reported_but_not_waited_for(serve, slept) -> None:
-    seen, failure = retries(Endpoint(id="m", url=serve(busy_first=9, retry_after="1").url, retries=2))
+    seen, failure = retries(
+        Endpoint(id="m", url=serve(busy_first=9, retry_after="1").url, retries=2)
+    )
     assert failure == "HTTP 429: slow down (3 tries)"
     assert slept == [1, 1]
     assert [r.wait for r in seen] == [1, 1, 0]
@@ -179,7 +204,9 @@ def test_the_last_try_is_reported_but_not_waited_for(serve, slept) -> None:
 
 @pytest.mark.parametrize("asked", ["3600", "1e9", "inf"])
 def test_a_server_that_asks_to_wait_for_too_long_ends_the_try(serve, slept, asked) -> None:
-    seen, failure = retries(Endpoint(id="m", url=serve(busy_first=9, retry_after=asked).url, max_wait=120))
+    seen, failure = retries(
+        Endpoint(id="m", url=serve(busy_first=9, retry_after=asked).url, max_wait=120)
+    )
     assert re.search(r"HTTP 429.*asks to wait \S+ seconds, more than max_wait = 120", failure)
     assert [(r.wait, r.billed) for r in seen] == [(0, False)]
     assert slept == []
@@ -202,8 +229,11 @@ def test_a_server_that_asks_to_wait_for_too_long_ends_the_try(serve, slept, aske
     ],
 )
 def test_which_tries_may_have_been_billed(serve, slept, monkeypatch, faults, kind, billed) -> None:
-    limits = aiohttp.ClientTimeout  # without one for connecting: on a busy machine even that may take longer
-    monkeypatch.setattr(aiohttp, "ClientTimeout", lambda **given: limits(**{**given, "sock_connect": None}))
+    # without one for connecting: on a busy machine even that may take longer
+    limits = aiohttp.ClientTimeout
+    monkeypatch.setattr(
+        aiohttp, "ClientTimeout", lambda **given: limits(**{**given, "sock_connect": None})
+    )
     timeout = 0.3 if "ignore" in faults else 1800
     seen, failure = retries(Endpoint(id="m", url=serve(**faults).url, retries=1, timeout=timeout))
     assert isinstance(failure, str)
@@ -302,7 +332,8 @@ def test_what_waits_for_a_connection_has_not_started(serve) -> None:
         async with Endpoint(id="m", url=served.url, concurrency=1, tokens_per_minute=1e12) as model:
             asked = [asyncio.create_task(model.complete(request(s))) for s in range(2)]
             await asyncio.to_thread(served.wait, held=1)
-            started = len(model._rate_limit._charges)  # a request is counted, and its timeout begins, when it is sent
+            # a request is counted, and its timeout begins, when it is sent
+            started = len(model._rate_limit._charges)
             await asyncio.to_thread(served.release)
             await asyncio.gather(*asked)
             return started
@@ -377,7 +408,9 @@ def test_cancelling_closes_the_connection(serve) -> None:
 
 
 def test_budget_force_bills_both_calls() -> None:
-    forced = BudgetForce(think=100, answer=200).apply(Oracle(tokens_at_zero=150, tokens_per_size=0, spread=0))
+    forced = BudgetForce(think=100, answer=200).apply(
+        Oracle(tokens_at_zero=150, tokens_per_size=0, spread=0)
+    )
     said = asyncio.run(forced.complete(request()))
     assert said.stop == "end"
     assert said.bill.thinking_tokens == 250  # 100 in vain, then all 150
@@ -417,31 +450,66 @@ SGLANG_CONTEXT = (
 @pytest.mark.parametrize(
     ("status", "text", "problem", "hint"),
     [
-        (400, NO_MAX_TOKENS, "refuses the field `max_tokens`", 'budget_field = "max_completion_tokens"'),
+        (
+            400,
+            NO_MAX_TOKENS,
+            "refuses the field `max_tokens`",
+            'budget_field = "max_completion_tokens"',
+        ),
         (400, NO_TEMPERATURE, "refuses the field `temperature`", "leave out `temperature`"),
-        (422, '{"detail": "`seed`: Extra inputs are not permitted"}', "refuses the field `seed`", "send_seed = false"),
-        (400, json.dumps({"object": "error", "message": VLLM_CONTEXT}), "a budget of 9,000 tokens", "budget = 4054 at"),
-        (400, openai_error(NEWER_VLLM_CONTEXT), "a budget of 9,000 tokens", "budget = 4054 at most"),
+        (
+            422,
+            '{"detail": "`seed`: Extra inputs are not permitted"}',
+            "refuses the field `seed`",
+            "send_seed = false",
+        ),
+        (
+            400,
+            json.dumps({"object": "error", "message": VLLM_CONTEXT}),
+            "a budget of 9,000 tokens",
+            "budget = 4054 at",
+        ),
+        (
+            400,
+            openai_error(NEWER_VLLM_CONTEXT),
+            "a budget of 9,000 tokens",
+            "budget = 4054 at most",
+        ),
         (400, openai_error(SGLANG_CONTEXT), "a budget of 9,000 tokens", "budget = 4054 at most"),
         (
             400,
-            openai_error("max_tokens is too large: 9000. This model supports at most 4096 completion tokens."),
+            openai_error(
+                "max_tokens is too large: 9000. This model supports at most 4096 completion tokens."
+            ),
             "a budget of 9,000 tokens",
             "budget = 4096",
         ),
-        (400, openai_error("Invalid max_tokens value, the valid range of max_tokens is [1, 8192]"), "9,000", "= 8192"),
+        (
+            400,
+            openai_error("Invalid max_tokens value, the valid range of max_tokens is [1, 8192]"),
+            "9,000",
+            "= 8192",
+        ),
         (402, openai_error("Insufficient Balance"), "has no credit left", "add credit"),
-        (429, openai_error("You exceeded your current quota", code="insufficient_quota"), "no credit", "add credit"),
+        (
+            429,
+            openai_error("You exceeded your current quota", code="insufficient_quota"),
+            "no credit",
+            "add credit",
+        ),
     ],
 )
-def test_a_setting_that_no_request_can_succeed_with_ends_the_run(serve, slept, status, text, problem, hint) -> None:
+def test_a_setting_that_no_request_can_succeed_with_ends_the_run(
+    serve, slept, status, text, problem, hint
+) -> None:
     served = serve(always=status, text=text)
     with pytest.raises(UserError) as error:
         ask(Endpoint(id="m", url=served.url, budget=9000, temperature=0.6), 1)
     assert error.value.what.startswith(f"{served.url} ")
     assert problem in error.value.what
     body = json.loads(text)
-    assert error.value.what.endswith(body.get("error", body).get("message") or body["detail"])  # all of it
+    # all of it
+    assert error.value.what.endswith(body.get("error", body).get("message") or body["detail"])
     assert hint in error.value.hint
     assert (served.state()["requests"], slept) == (1, [])
 
@@ -449,18 +517,31 @@ def test_a_setting_that_no_request_can_succeed_with_ends_the_run(serve, slept, s
 @pytest.mark.parametrize(
     ("settings", "text", "hint"),
     [
-        ({"budget": 4000}, openai_error(VLLM_CONTEXT), "(budget = 4054 at most: of its 4,096 tokens"),
         (
-            {"budget": 9000},  # llama.cpp takes any budget, and this prompt is too long for its context
-            openai_error("request (5000 tokens) exceeds the available context size (4096 tokens), try increasing it"),
+            {"budget": 4000},
+            openai_error(VLLM_CONTEXT),
+            "(budget = 4054 at most: of its 4,096 tokens",
+        ),
+        (
+            # llama.cpp takes any budget, and this prompt is too long for its context
+            {"budget": 9000},
+            openai_error(
+                "request (5000 tokens) exceeds the available context size (4096 tokens), try increasing it"
+            ),
             "(the prompt alone has 5,000 tokens: ask smaller problems, or start the server with more context)",
         ),
-        ({"temperature": 0.6}, openai_error("the word temperature is unknown to the moderator"), "moderator"),
+        (
+            {"temperature": 0.6},
+            openai_error("the word temperature is unknown to the moderator"),
+            "moderator",
+        ),
         ({}, NO_TEMPERATURE, "is supported."),  # it was not sent
         ({}, openai_error("x" * 5000), "x" * 1900),
     ],
 )
-def test_a_request_that_another_prompt_may_not_meet_is_one_failed_attempt(serve, settings, text, hint) -> None:
+def test_a_request_that_another_prompt_may_not_meet_is_one_failed_attempt(
+    serve, settings, text, hint
+) -> None:
     seen, failure = retries(Endpoint(id="m", url=serve(always=400, text=text).url, **settings))
     assert hint in failure
     assert len(failure) < 2500
@@ -472,9 +553,12 @@ PAGE = "<!DOCTYPE html>\n<html><head><title>Open&nbsp;WebUI\n </title></head><bo
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
-    ("text", "shown"), [(PAGE, 'a web page titled "Open WebUI"'), ('{"status": "ok"}', '{"status": "ok"}')]
+    ("text", "shown"),
+    [(PAGE, 'a web page titled "Open WebUI"'), ('{"status": "ok"}', '{"status": "ok"}')],
 )
-def test_a_page_that_is_no_chat_ends_the_run_and_bills_nothing(serve, slept, text, shown, stream) -> None:
+def test_a_page_that_is_no_chat_ends_the_run_and_bills_nothing(
+    serve, slept, text, shown, stream
+) -> None:
     content_type = "text/html" if text is PAGE else "application/json"
     served = serve(always=200, text=text, content_type=content_type)
     with pytest.raises(UserError, match="not with a chat completion") as error:
@@ -513,7 +597,9 @@ def test_an_address_without_v1_is_said(serve, path, hint) -> None:
 def test_a_model_that_the_server_does_not_know_is_said_with_those_that_it_lists(serve) -> None:
     text = openai_error("The model `llama` does not exist.", code=404)
     served = serve(always=404, text=text, lists=["qwen3-4b", "llama-3-8b"])
-    with pytest.raises(UserError, match=r"does not know the model `llama`: HTTP 404: The model `llama`") as error:
+    with pytest.raises(
+        UserError, match=r"does not know the model `llama`: HTTP 404: The model `llama`"
+    ) as error:
         ask(Endpoint(id="llama", url=served.url), 1)
     assert error.value.hint == 'id = "llama-3-8b"; the server lists qwen3-4b, llama-3-8b'
     with pytest.raises(UserError, match="knows no such page or model") as error:
@@ -524,12 +610,19 @@ def test_a_model_that_the_server_does_not_know_is_said_with_those_that_it_lists(
 @pytest.mark.parametrize(
     ("error", "kind", "billed", "why"),
     [
-        ({"code": 429, "message": "upstream is busy"}, "rate limit", False, "HTTP 429: upstream is busy"),
+        (
+            {"code": 429, "message": "upstream is busy"},
+            "rate limit",
+            False,
+            "HTTP 429: upstream is busy",
+        ),
         ({"code": "502", "message": "no upstream"}, "error", True, "HTTP 502: no upstream"),
         ({"message": "something broke"}, "error", True, "something broke"),
     ],
 )
-def test_an_error_inside_a_reply_is_read_by_its_status(serve, slept, error, kind, billed, why) -> None:
+def test_an_error_inside_a_reply_is_read_by_its_status(
+    serve, slept, error, kind, billed, why
+) -> None:
     served = serve(always=200, text=json.dumps({"error": error}), content_type="application/json")
     seen, failure = retries(Endpoint(id="m", url=served.url, retries=1))
     assert why in failure
@@ -539,11 +632,17 @@ def test_an_error_inside_a_reply_is_read_by_its_status(serve, slept, error, kind
 def test_a_key_that_is_wanted_inside_a_reply_ends_the_run(serve) -> None:
     text = json.dumps({"error": {"code": 401, "message": "No auth credentials found"}})
     with pytest.raises(UserError, match="wants a key: HTTP 401: No auth credentials found"):
-        ask(Endpoint(id="m", url=serve(always=200, text=text, content_type="application/json").url), 1)
+        ask(
+            Endpoint(id="m", url=serve(always=200, text=text, content_type="application/json").url),
+            1,
+        )
 
 
 def test_https_where_a_server_speaks_http_and_the_other_way_round(serve, slept) -> None:
-    served = serve(always=400, text="<html><title>400 The plain HTTP request was sent to HTTPS port</title></html>")
+    served = serve(
+        always=400,
+        text="<html><title>400 The plain HTTP request was sent to HTTPS port</title></html>",
+    )
     with pytest.raises(UserError, match="no connection to https") as error:
         reached(url=served.url.replace("http", "https"))
     assert f'url = "{served.url}"' in error.value.hint
@@ -575,6 +674,13 @@ def test_llama_cpps_slots_limit_the_requests_in_progress(serve) -> None:
     assert most(probe=False) >= 3
 
 
-@pytest.mark.parametrize("props", [[], {"total_slots": None}, {"total_slots": "many"}, {"total_slots": -1}])
-def test_a_server_that_does_not_tell_its_slots_gets_as_many_requests_as_the_study_says(serve, props) -> None:
-    assert len(ask(Endpoint(id="m", url=serve(props=props, together=5).url, concurrency=5), *range(5))) == 5
+@pytest.mark.parametrize(
+    "props", [[], {"total_slots": None}, {"total_slots": "many"}, {"total_slots": -1}]
+)
+def test_a_server_that_does_not_tell_its_slots_gets_as_many_requests_as_the_study_says(
+    serve, props
+) -> None:
+    assert (
+        len(ask(Endpoint(id="m", url=serve(props=props, together=5).url, concurrency=5), *range(5)))
+        == 5
+    )

@@ -24,7 +24,9 @@ def counts(bill: Bill) -> tuple[int, int, int, str]:
 
 def prompt() -> int:
     """Tokens of the test's request in the server's template."""
-    return len(tokens_of(templated([{"role": m.role, "content": m.content} for m in request().messages])))
+    return len(
+        tokens_of(templated([{"role": m.role, "content": m.content} for m in request().messages]))
+    )
 
 
 @pytest.fixture
@@ -51,7 +53,11 @@ def test_thinking_is_counted_by_the_server_and_the_total_stays(serve, dialect) -
 def test_a_stream_is_counted_too(serve) -> None:
     served = serve(tokenize="vllm", usage=TOTAL, thinking=THINKING)
     (answer,) = ask(Endpoint(id="served", url=served.url, stream=True), 1)
-    assert counts(answer.bill)[1:] == (len(tokens_of(THINKING)), 60 - len(tokens_of(THINKING)), "server")
+    assert counts(answer.bill)[1:] == (
+        len(tokens_of(THINKING)),
+        60 - len(tokens_of(THINKING)),
+        "server",
+    )
 
 
 def test_thinking_is_never_more_than_the_total(serve) -> None:
@@ -62,7 +68,9 @@ def test_thinking_is_never_more_than_the_total(serve) -> None:
 
 @pytest.mark.parametrize(("finish", "ending"), [("stop", 1), ("length", 0)])
 @pytest.mark.parametrize("dialect", ["llama.cpp", "vllm"])
-def test_a_reply_without_usage_is_counted_as_it_was_written(replies, dialect, finish, ending) -> None:
+def test_a_reply_without_usage_is_counted_as_it_was_written(
+    replies, dialect, finish, ending
+) -> None:
     content = f"<think>\n{THINKING}\n</think>\n\nIt is <answer>6</answer>."
     (answer,) = ask(Endpoint(id="m", url=replies(content, finish, tokenize=dialect).url), 1)
     total, thought = len(tokens_of(content)) + ending, len(tokens_of(THINKING))
@@ -94,7 +102,9 @@ def test_a_complete_usage_needs_no_count(serve) -> None:
 def test_a_tokenizer_of_ones_own_comes_first(serve, tmp_path) -> None:
     from tokenizers import Tokenizer, models
 
-    Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]")).save(str(tmp_path / "tokenizer.json"))
+    Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]")).save(
+        str(tmp_path / "tokenizer.json")
+    )
     served = serve(tokenize="vllm", usage=TOTAL, thinking=THINKING)
     (answer,) = ask(Endpoint(id="m", url=served.url, tokenizer=str(tmp_path / "tokenizer.json")), 1)
     assert answer.bill.counted_by == "tokenizer"
@@ -116,7 +126,9 @@ NO_COUNT = [
 
 
 @pytest.mark.parametrize("page", NO_COUNT, ids=lambda page: str(page)[:40])
-def test_a_server_without_a_tokenizer_is_asked_once_and_its_replies_are_estimated(serve, page) -> None:
+def test_a_server_without_a_tokenizer_is_asked_once_and_its_replies_are_estimated(
+    serve, page
+) -> None:
     served = serve(tokenize=page, usage=TOTAL, thinking=THINKING)
     answers = ask(Endpoint(id="m", url=served.url), *range(6))
     assert {a.bill.counted_by for a in answers} == {"estimate"}
@@ -148,7 +160,8 @@ def test_a_count_holds_up_no_other_reply(serve, monkeypatch) -> None:
     async def two() -> None:
         async with Endpoint(id="m", url=served.url, concurrency=1) as model:
             asked = [asyncio.create_task(model.complete(request(s))) for s in range(2)]
-            await asyncio.to_thread(served.wait, counted=1, answered=2)  # the second, while the first is counted
+            # the second, while the first is counted
+            await asyncio.to_thread(served.wait, counted=1, answered=2)
             for task in asked:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
@@ -157,7 +170,9 @@ def test_a_count_holds_up_no_other_reply(serve, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1", "/v1/"])
-def test_the_page_is_beside_v1_on_the_same_server_with_the_same_key(serve, monkeypatch, path) -> None:
+def test_the_page_is_beside_v1_on_the_same_server_with_the_same_key(
+    serve, monkeypatch, path
+) -> None:
     monkeypatch.setenv("A_KEY", "sk-0123456789abcdef")
     served = serve(tokenize="vllm", usage=TOTAL, thinking="the key is sk-0123456789abcdef")
     (answer,) = ask(Endpoint(id="m", url=served.url.replace("/v1", path), key="$A_KEY"), 1)
@@ -171,7 +186,9 @@ def test_a_count_is_not_a_request_of_the_rate_limit(serve) -> None:
     served = serve(tokenize="vllm", usage=TOTAL)
 
     async def once() -> int:
-        async with Endpoint(id="m", url=served.url, requests_per_minute=1e9, tokens_per_minute=1e12) as model:
+        async with Endpoint(
+            id="m", url=served.url, requests_per_minute=1e9, tokens_per_minute=1e12
+        ) as model:
             await model.complete(request())
             return model._rate_limit._total
 

@@ -12,9 +12,7 @@ from endpoint_calls import request, watched
 from ponder.models.endpoint import Endpoint
 from ponder.models.endpoint.served_names import MOST, ServedNames, alike
 
-STUDY = (
-    'problems = 8\n[[task]]\nname = "chain_sum"\nsize = 2\n[[model]]\nname = "endpoint"\nid = "m"\nconcurrency = 4\n'
-)
+STUDY = 'problems = 8\n[[task]]\nname = "chain_sum"\nsize = 2\n[[model]]\nname = "endpoint"\nid = "m"\nconcurrency = 4\n'
 
 
 @pytest.mark.parametrize(

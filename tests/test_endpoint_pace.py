@@ -48,7 +48,9 @@ def play(
 
 
 def worst_minute(starts: list[tuple[float, int]]) -> int:
-    return max(sum(tokens for at, tokens in starts if begin <= at < begin + 60) for begin, _ in starts)
+    return max(
+        sum(tokens for at, tokens in starts if begin <= at < begin + 60) for begin, _ in starts
+    )
 
 
 @pytest.mark.parametrize("concurrency", [4, 64, 256])
@@ -56,7 +58,8 @@ def worst_minute(starts: list[tuple[float, int]]) -> int:
 def test_slow_long_replies_keep_to_the_limit_from_the_first_second(concurrency, seed) -> None:
     draw = random.Random(seed)
     lengths = [min(8000, int(draw.lognormvariate(7, 1))) for _ in range(600)]
-    calls = [Call(200, length, length / 20) for length in lengths]  # 20 tokens per second: up to 400 seconds
+    # 20 tokens per second: up to 400 seconds
+    calls = [Call(200, length, length / 20) for length in lengths]
     starts = play(lambda: RateLimit(None, 50_000), calls, concurrency, budget=8000)
     assert len(starts) == 600
     assert worst_minute(starts) <= 50_000
@@ -82,7 +85,8 @@ def test_the_limit_is_used() -> None:
 
 
 def test_what_is_not_used_is_given_back() -> None:
-    # Each reserves 10,100 of 20,200 per minute but takes 200 and a second: without refunds two a minute would start.
+    # Each reserves 10,100 of 20,200 per minute but takes 200 and a second: without refunds two a
+    # minute would start.
     starts = play(lambda: RateLimit(None, 20_200), [Call(100, 100, 1.0)] * 60, 8, budget=10_000)
     assert starts[-1][0] < 100
     assert worst_minute(starts) <= 20_200
@@ -94,13 +98,19 @@ def test_a_request_of_more_than_a_minutes_worth_runs_alone_and_is_paid_off() -> 
 
 
 def test_without_a_budget_a_long_reply_is_expected() -> None:
-    starts = play(lambda: RateLimit(None, 2 * LONG_REPLY), [Call(0, 1000, 30.0)] * 4, 4, budget=None)
-    assert [at for at, _ in starts] == pytest.approx([0, 30, 60, 90])  # there is no room for a second one beside it
+    starts = play(
+        lambda: RateLimit(None, 2 * LONG_REPLY), [Call(0, 1000, 30.0)] * 4, 4, budget=None
+    )
+    # there is no room for a second one beside it
+    assert [at for at, _ in starts] == pytest.approx([0, 30, 60, 90])
 
 
 def test_what_exceeds_a_reservation_is_counted_when_it_is_known() -> None:
-    starts = play(lambda: RateLimit(None, 10_000), [Call(0, LONG_REPLY + 12_000, 90.0)] * 2, 1, budget=None)
-    assert [at for at, _ in starts] == pytest.approx([0, 90 + 72])  # 12,000 tokens are 72 seconds' worth
+    starts = play(
+        lambda: RateLimit(None, 10_000), [Call(0, LONG_REPLY + 12_000, 90.0)] * 2, 1, budget=None
+    )
+    # 12,000 tokens are 72 seconds' worth
+    assert [at for at, _ in starts] == pytest.approx([0, 90 + 72])
 
 
 def test_requests_per_minute() -> None:
@@ -153,5 +163,13 @@ def test_what_a_try_counts_for(serve, faults, counted) -> None:
 
 def test_limits_of_both_kinds_let_answers_through(serve) -> None:
     served = serve()
-    assert len(ask(Endpoint(id="m", url=served.url, requests_per_minute=1e6, tokens_per_minute=1e9), *range(20))) == 20
+    assert (
+        len(
+            ask(
+                Endpoint(id="m", url=served.url, requests_per_minute=1e6, tokens_per_minute=1e9),
+                *range(20),
+            )
+        )
+        == 20
+    )
     assert served.state()["requests"] == 20

@@ -20,7 +20,13 @@ from ponder.models.endpoint.reply import Malformed, Said, bill, decode, load_tok
 
 
 def said(message: Any, finish: Any = "stop", **more: Any) -> Said:
-    return read(decode(json.dumps({"choices": [{"message": message, "finish_reason": finish}], **more}).encode()))
+    return read(
+        decode(
+            json.dumps(
+                {"choices": [{"message": message, "finish_reason": finish}], **more}
+            ).encode()
+        )
+    )
 
 
 def said_in(reply: Any) -> Said:
@@ -38,14 +44,50 @@ def said_in(reply: Any) -> Said:
         ({"content": "a", "reasoning": ["t", {"text": "u"}]}, "tu", "a"),
         ({"content": "a", "reasoning": {"effort": "low"}}, "", "a"),
         ({"content": "a", "reasoning": 3, "reasoning_content": None}, "", "a"),
-        ({"content": "a", "reasoning_details": [{"type": "reasoning.text", "text": "t"}]}, "t", "a"),
-        ({"content": "a", "reasoning_details": [{"type": "reasoning.summary", "summary": "t"}]}, "t", "a"),
-        ({"content": "a", "reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}]}, "", "a"),
+        (
+            {"content": "a", "reasoning_details": [{"type": "reasoning.text", "text": "t"}]},
+            "t",
+            "a",
+        ),
+        (
+            {"content": "a", "reasoning_details": [{"type": "reasoning.summary", "summary": "t"}]},
+            "t",
+            "a",
+        ),
+        (
+            {"content": "a", "reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}]},
+            "",
+            "a",
+        ),
         ({"content": "a", "reasoning": "t", "reasoning_details": [{"text": "t"}]}, "t", "a"),
-        ({"content": [{"type": "thinking", "thinking": "t"}, {"type": "text", "text": "a"}]}, "t", "a"),
-        ({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "t"}]}, "a"]}, "t", "a"),
-        ({"content": [{"type": "reasoning", "text": "t"}, {"type": "text", "text": "a"}]}, "t", "a"),
-        ({"content": [{"text": "a"}, {"type": "image_url", "image_url": {}}, 7, None, {"text": "b"}]}, "", "ab"),
+        (
+            {"content": [{"type": "thinking", "thinking": "t"}, {"type": "text", "text": "a"}]},
+            "t",
+            "a",
+        ),
+        (
+            {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "t"}]}, "a"]},
+            "t",
+            "a",
+        ),
+        (
+            {"content": [{"type": "reasoning", "text": "t"}, {"type": "text", "text": "a"}]},
+            "t",
+            "a",
+        ),
+        (
+            {
+                "content": [
+                    {"text": "a"},
+                    {"type": "image_url", "image_url": {}},
+                    7,
+                    None,
+                    {"text": "b"},
+                ]
+            },
+            "",
+            "ab",
+        ),
         ({"content": {"text": "a"}}, "", "a"),
         ({"content": "<think>t</think>a", "reasoning": "\n"}, "t", "a"),
         ({"content": [{"type": "thinking", "thinking": " "}, "<think>t</think>a"]}, "t", "a"),
@@ -80,10 +122,15 @@ def test_why_there_is_no_answer(message, finish, note) -> None:
 
 @pytest.mark.parametrize(
     "message",
-    [{"content": None, "refusal": "I can't."}, {"content": [{"type": "refusal", "refusal": "I can't."}]}],
+    [
+        {"content": None, "refusal": "I can't."},
+        {"content": [{"type": "refusal", "refusal": "I can't."}]},
+    ],
 )
 def test_a_refusal_is_kept_where_no_grader_reads_it(serve, tmp_path, message) -> None:
-    (tmp_path / "raw").write_text(json.dumps({"choices": [{"message": message}], "usage": {"completion_tokens": 9}}))
+    (tmp_path / "raw").write_text(
+        json.dumps({"choices": [{"message": message}], "usage": {"completion_tokens": 9}})
+    )
     (answer,) = ask(Endpoint(id="m", url=serve(raw_file=str(tmp_path / "raw")).url), 1)
     assert (answer.thinking, answer.answer, answer.note) == ("I can't.", "", "refusal")
     assert (answer.bill.thinking_tokens, answer.bill.answer_tokens) == (0, 9)
@@ -92,7 +139,15 @@ def test_a_refusal_is_kept_where_no_grader_reads_it(serve, tmp_path, message) ->
 
 
 @pytest.mark.parametrize(
-    "finish", ["length", "max_tokens", "MAX_TOKENS", "max_output_tokens", "model_length", "max_completion_tokens"]
+    "finish",
+    [
+        "length",
+        "max_tokens",
+        "MAX_TOKENS",
+        "max_output_tokens",
+        "model_length",
+        "max_completion_tokens",
+    ],
 )
 def test_the_budget_has_many_names(finish) -> None:
     assert said({"content": "half an ans"}, finish).stop == "length"
@@ -107,7 +162,11 @@ def test_a_byte_order_mark_and_other_choices_hide_nothing() -> None:
     assert read(decode(json.dumps({"choices": [None, *reply["choices"]]}).encode())).answer == "a"
 
 
-AZURE = {"message": "The response was filtered", "code": "content_filter", "innererror": {"code": "Other"}}
+AZURE = {
+    "message": "The response was filtered",
+    "code": "content_filter",
+    "innererror": {"code": "Other"},
+}
 FILTERED = [
     (400, AZURE),
     (400, {"code": "BadRequest", "innererror": {"code": "ResponsibleAIPolicyViolation"}}),
@@ -123,13 +182,21 @@ def test_a_prompt_that_a_content_filter_rejects_is_an_answer(serve, status, erro
     assert isinstance(answer, Completion)
     assert (seen, answer.note, answer.answer, answer.thinking) == ([], "content filter", "", "")
     assert answer.bill.prompt_tokens > 20
-    assert (answer.bill.thinking_tokens, answer.bill.answer_tokens, answer.bill.counted_by) == (0, 0, "estimate")
+    assert (answer.bill.thinking_tokens, answer.bill.answer_tokens, answer.bill.counted_by) == (
+        0,
+        0,
+        "estimate",
+    )
     assert said_in({"error": error}).note == "content filter"
 
 
-@pytest.mark.parametrize("error", ["content_filter", {"code": "invalid"}, {"innererror": []}, None, {"code": ["x"]}])
+@pytest.mark.parametrize(
+    "error", ["content_filter", {"code": "invalid"}, {"innererror": []}, None, {"code": ["x"]}]
+)
 def test_other_errors_are_no_answer(serve, error) -> None:
-    seen, failure = retries(Endpoint(id="m", url=serve(always=400, text=json.dumps({"error": error})).url))
+    seen, failure = retries(
+        Endpoint(id="m", url=serve(always=400, text=json.dumps({"error": error})).url)
+    )
     assert str(failure).startswith("HTTP 400")
     assert len(seen) == 1
 
@@ -144,18 +211,32 @@ def test_a_reply_that_is_too_long_is_not_asked_for_again(serve, slept, monkeypat
 def test_the_prompt_is_estimated_if_the_server_does_not_count_it(serve, tmp_path) -> None:
     (tmp_path / "raw").write_text(json.dumps({"choices": [{"message": {"content": "x" * 40}}]}))
     (answer,) = ask(Endpoint(id="m", url=serve(raw_file=str(tmp_path / "raw")).url, budget=99), 1)
-    sent = {"model": "m", "messages": [asdict(m) for m in request().messages], "max_tokens": 99, "seed": 1}
+    sent = {
+        "model": "m",
+        "messages": [asdict(m) for m in request().messages],
+        "max_tokens": 99,
+        "seed": 1,
+    }
     expected = len(json.dumps(sent, separators=(",", ":"))) // 3
-    assert replace(answer.bill, seconds=0.0, slack=Spend()) == Bill(expected, 0, 10, 0.0, "estimate")
-    assert answer.bill.answer_tokens + answer.bill.slack.completion_tokens == 40  # a cap counts a token per byte
+    assert replace(answer.bill, seconds=0.0, slack=Spend()) == Bill(
+        expected, 0, 10, 0.0, "estimate"
+    )
+    # a cap counts a token per byte
+    assert answer.bill.answer_tokens + answer.bill.slack.completion_tokens == 40
     counted = {"completion_tokens": 12}
     assert bill(counted, Said("", "a", "end", ""), 0.0, sent=50) == Bill(50, 0, 12, 0.0, "estimate")
     assert bill(None, Said("t", "a", "end", ""), 0.0, len, 50) == Bill(50, 1, 1, 0.0, "estimate")
-    assert bill({"prompt_tokens": 7, **counted}, Said("", "a", "end", ""), 0.0, sent=50) == Bill(7, 0, 12)
+    assert bill({"prompt_tokens": 7, **counted}, Said("", "a", "end", ""), 0.0, sent=50) == Bill(
+        7, 0, 12
+    )
 
 
 def test_counts_under_other_names() -> None:
-    usage = {"input_tokens": 40, "output_tokens": 120, "output_tokens_details": {"reasoning_tokens": 100}}
+    usage = {
+        "input_tokens": 40,
+        "output_tokens": 120,
+        "output_tokens_details": {"reasoning_tokens": 100},
+    }
     reply = Said("t", "a", "end", "")
     assert bill(usage, reply, 0.0) == Bill(40, 100, 20)
     cached = {**usage, "input_tokens_details": {"cached_tokens": 30}}
@@ -177,7 +258,11 @@ def test_a_lone_surrogate_does_not_hinder_the_tokenizer(serve, tmp_path) -> None
     (tmp_path / "raw").write_text(json.dumps({"choices": [{"message": message}], "usage": usage}))
     url = serve(raw_file=str(tmp_path / "raw")).url
     (answer,) = ask(Endpoint(id="m", url=url, tokenizer=str(tmp_path / "tokenizer.json")), 1)
-    assert (answer.thinking, answer.bill.counted_by, answer.bill.tokens) == ("a \ufffd b", "tokenizer", 55)
+    assert (answer.thinking, answer.bill.counted_by, answer.bill.tokens) == (
+        "a \ufffd b",
+        "tokenizer",
+        55,
+    )
 
 
 def test_only_what_is_no_reply_is_malformed() -> None:
@@ -220,22 +305,27 @@ def test_a_count_that_is_none_is_as_if_not_given(odd) -> None:
 
 def test_a_number_of_any_length_is_read() -> None:
     digits = b"9" * 5000
-    reply = decode(b'{"choices": [{"message": {"content": "a"}}], "usage": {"completion_tokens": ' + digits + b"}}")
+    reply = decode(
+        b'{"choices": [{"message": {"content": "a"}}], "usage": {"completion_tokens": '
+        + digits
+        + b"}}"
+    )
     assert read(reply).answer == "a"
 
 
 @pytest.mark.parametrize("twelve", [12, 12.0, "12"])
 def test_a_count_may_be_written_in_other_ways(twelve) -> None:
-    assert bill({"prompt_tokens": twelve, "completion_tokens": twelve}, Said("", "a", "end", ""), 0.0) == Bill(
-        12, 0, 12
-    )
+    assert bill(
+        {"prompt_tokens": twelve, "completion_tokens": twelve}, Said("", "a", "end", ""), 0.0
+    ) == Bill(12, 0, 12)
 
 
 @pytest.mark.parametrize(
     ("usage", "thinking", "answer", "expected"),
     [
         ((40, 120, 100), "text", "text", Bill(40, 100, 20, 0.0, "server")),
-        ((40, 20, 100), "text", "text", Bill(40, 100, 20, 0.0, "server")),  # counted beside, not inside
+        # counted beside, not inside
+        ((40, 20, 100), "text", "text", Bill(40, 100, 20, 0.0, "server")),
         ((40, 20, None), "", "all of it", Bill(40, 0, 20, 0.0, "server")),
         ((40, 100, None), "x" * 300, "x" * 100, Bill(40, 75, 25, 0.0, "estimate")),
         ((40, 100, 0), "x" * 300, "x" * 100, Bill(40, 75, 25, 0.0, "estimate")),
@@ -253,17 +343,24 @@ def test_bills(usage, thinking, answer, expected) -> None:
 
 SHAPES = [
     # prompt, completion, reasoning, total: thinking, answer
-    ((None, 1000, 900, None), (900, 100)),  # OpenAI: reasoning inside the completion, platform.openai.com/docs
+    # OpenAI: reasoning inside the completion, platform.openai.com/docs
+    ((None, 1000, 900, None), (900, 100)),
     ((100, 1000, 900, 1100), (900, 100)),  # the same with its total
-    ((100, 1500, 900, 2500), (900, 1500)),  # xAI: beside the completion, docs.x.ai "consumption and rate limits"
-    ((None, 237, 1901, None), (1901, 237)),  # xAI, an answer shorter than the reasoning, without a total
-    ((32, 9, 94, 135), (94, 9)),  # xAI's own example: github.com/sonami-tech/omni-llm-provider/issues/49
+    # xAI: beside the completion, docs.x.ai "consumption and rate limits"
+    ((100, 1500, 900, 2500), (900, 1500)),
+    # xAI, an answer shorter than the reasoning, without a total
+    ((None, 237, 1901, None), (1901, 237)),
+    # xAI's own example: github.com/sonami-tech/omni-llm-provider/issues/49
+    ((32, 9, 94, 135), (94, 9)),
     ((10120, 1499, 2809, 14428), (2809, 1499)),  # Grok 4: github.com/Wei-Shaw/sub2api/issues/5771
     ((12, 2, 317, 331), (317, 2)),  # grok-3-mini: github.com/vercel/ai/pull/12425
-    ((100, 20, None, 1520), (1400, 20)),  # Gemini behind an OpenAI layer: thoughts only in the total
-    ((20, 198, None, 623), (405, 198)),  # gemini-2.5-flash: github.com/mozilla-ai/any-llm/issues/1290
+    # Gemini behind an OpenAI layer: thoughts only in the total
+    ((100, 20, None, 1520), (1400, 20)),
+    # gemini-2.5-flash: github.com/mozilla-ai/any-llm/issues/1290
+    ((20, 198, None, 623), (405, 198)),
     ((20, 424, None, 1016), (572, 424)),  # Gemini: github.com/Clarifai/clarifai-python/pull/978
-    ((15, 359, 661, 1035), (661, 359)),  # Gemini, thoughts named too: github.com/Helicone/helicone/pull/5604
+    # Gemini, thoughts named too: github.com/Helicone/helicone/pull/5604
+    ((15, 359, 661, 1035), (661, 359)),
     # Totals that can't be one are as if not given.
     ((40, 120, 100, 12), (100, 20)),
     ((40, 120, 100, -160), (100, 20)),
@@ -285,8 +382,13 @@ def test_output_is_what_the_server_bills(serve, usage, expected, stream) -> None
     assert (told.thinking_tokens, told.answer_tokens, told.counted_by) == (*expected, "server")
     assert told.prompt_tokens == int(prompt or 0)
     if total in (1520, 2500):
-        (answer,) = ask(Endpoint(id="m", url=serve(usage=counts, thinking="").url, stream=stream), 1)
-        assert (answer.bill.thinking_tokens, answer.bill.answer_tokens, answer.bill.counted_by) == (*expected, "server")
+        (answer,) = ask(
+            Endpoint(id="m", url=serve(usage=counts, thinking="").url, stream=stream), 1
+        )
+        assert (answer.bill.thinking_tokens, answer.bill.answer_tokens, answer.bill.counted_by) == (
+            *expected,
+            "server",
+        )
 
 
 def test_a_reply_that_was_cut_while_thinking_is_billed_by_the_server(serve, tmp_path) -> None:
@@ -304,10 +406,14 @@ def test_a_split_that_the_server_leaves_open_keeps_its_sum() -> None:
     texts = Said("x" * 300, "x" * 100, "end", "")
     only_total = {"prompt_tokens": 100, "total_tokens": 300}
     assert bill(only_total, texts, 0.0) == Bill(100, 150, 50, 0.0, "estimate")
-    assert bill(only_total, texts, 0.0, lambda text: len(text) // 5) == Bill(100, 60, 140, 0.0, "tokenizer")
+    assert bill(only_total, texts, 0.0, lambda text: len(text) // 5) == Bill(
+        100, 60, 140, 0.0, "tokenizer"
+    )
     # Gemini with its thoughts summarised: the total says that they were longer than their summary.
     summary = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 1520}
-    assert bill(summary, replace(texts, thinking="x" * 100), 0.0) == Bill(100, 1400, 20, 0.0, "estimate")
+    assert bill(summary, replace(texts, thinking="x" * 100), 0.0) == Bill(
+        100, 1400, 20, 0.0, "estimate"
+    )
 
 
 @pytest.mark.parametrize(
@@ -359,7 +465,10 @@ NAMES = (
 )  # fmt: skip
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES) | st.text(), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(NAMES) | st.text(), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -367,13 +476,23 @@ JSON = st.recursive(
 @settings(deadline=None)  # a busy machine is no failure
 @given(message=st.dictionaries(st.sampled_from(NAMES), JSON), usage=JSON, finish=JSON)
 def test_no_message_or_bill_is_too_odd_to_read(message, usage, finish) -> None:
-    reply = decode(json.dumps({"choices": [{"message": message, "finish_reason": finish}], "usage": usage}).encode())
+    reply = decode(
+        json.dumps(
+            {"choices": [{"message": message, "finish_reason": finish}], "usage": usage}
+        ).encode()
+    )
     if finish != "error":
         text = read(reply)
         cost = bill(reply.usage, text, 0.0)
-        assert min(cost.thinking_tokens, cost.answer_tokens, cost.prompt_tokens - cost.cached_tokens) >= 0
+        assert (
+            min(cost.thinking_tokens, cost.answer_tokens, cost.prompt_tokens - cost.cached_tokens)
+            >= 0
+        )
         if isinstance(message.get("content"), str):
-            assert message["content"].strip() in (text.answer.strip(), "") or "think" in message["content"]
+            assert (
+                message["content"].strip() in (text.answer.strip(), "")
+                or "think" in message["content"]
+            )
 
 
 @settings(deadline=None)  # a busy machine is no failure
@@ -395,7 +514,10 @@ def test_deep_nesting_does_not_crash() -> None:
     ("content", "note"),
     [
         (b'{"choices": [{"message": {"content": null}, "finish_reason": "stop"}]}', "empty reply"),
-        (b'{"choices": [{"message": {"content": ""}, "finish_reason": "content_filter"}]}', "content filter"),
+        (
+            b'{"choices": [{"message": {"content": ""}, "finish_reason": "content_filter"}]}',
+            "content filter",
+        ),
     ],
 )
 def test_an_empty_reply_is_not_asked_for_again(serve, tmp_path, content, note) -> None:
@@ -411,7 +533,9 @@ def test_an_empty_reply_is_not_asked_for_again(serve, tmp_path, content, note) -
 
 
 def test_a_reply_with_an_error_inside_is_asked_for_again(serve, tmp_path) -> None:
-    (tmp_path / "raw").write_bytes(b'{"error": {"code": 502, "message": "upstream"}, "choices": []}')
+    (tmp_path / "raw").write_bytes(
+        b'{"error": {"code": 502, "message": "upstream"}, "choices": []}'
+    )
     served = serve(raw_file=str(tmp_path / "raw"))
 
     async def once() -> Completion:

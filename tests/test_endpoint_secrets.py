@@ -73,7 +73,17 @@ def test_a_url_may_name_variables(url) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["Authorization", "api-key", "X-API-Key", "cookie", "X-Auth", "my-token", "Secret", "X-Credential"]
+    "name",
+    [
+        "Authorization",
+        "api-key",
+        "X-API-Key",
+        "cookie",
+        "X-Auth",
+        "my-token",
+        "Secret",
+        "X-Credential",
+    ],
 )
 def test_a_secret_header_is_refused_and_not_repeated(name) -> None:
     with pytest.raises(UserError, match=name) as error:
@@ -81,7 +91,13 @@ def test_a_secret_header_is_refused_and_not_repeated(name) -> None:
     assert "hunter2" not in str(error.value)
     for value in ("$MY_KEY", "${MY_KEY}", "Bearer $MY_KEY", "Basic $MY_KEY", "Token ${MY_KEY}"):
         check_headers({name: value, "X-Title": "a study"})
-    for value in ("hunter2=$MY_KEY", "hunter2 $MY_KEY", "hunter2$MY_KEY", "Bearer $MY_KEY hunter2", "$MY_KEY=hunter2"):
+    for value in (
+        "hunter2=$MY_KEY",
+        "hunter2 $MY_KEY",
+        "hunter2$MY_KEY",
+        "Bearer $MY_KEY hunter2",
+        "$MY_KEY=hunter2",
+    ):
         with pytest.raises(UserError) as error:
             check_headers({name: value})
         assert "hunter2" not in str(error.value)
@@ -95,7 +111,12 @@ def test_a_secret_header_is_refused_and_not_repeated(name) -> None:
     ],
 )  # fmt: skip
 def test_a_secret_in_the_body_is_refused_and_not_repeated(name) -> None:
-    for value in ("hunter2", ["hunter2"], {"value": "hunter2"}, {"deep": ["$MY_KEY", {"value": "hunter2"}]}):
+    for value in (
+        "hunter2",
+        ["hunter2"],
+        {"value": "hunter2"},
+        {"deep": ["$MY_KEY", {"value": "hunter2"}]},
+    ):
         body = {"extra": [{name: value}]}
         with pytest.raises(UserError, match=name) as error:
             Endpoint(id="m", body=body)
@@ -106,11 +127,39 @@ def test_a_secret_in_the_body_is_refused_and_not_repeated(name) -> None:
 
 
 def test_ordinary_fields_are_allowed() -> None:
-    check_body({"min_tokens": 5, "eos_token": "</s>", "logit_bias": {"50256": -100}, "prompt_cache_key": "a study"})
-    check_body({"token_ids": [1], "stop_token_ids": [2], "skip_special_tokens": False, "tokenizer": "gpt2", "key": "k"})
-    check_body({"stop_token": "###", "include_stop_str_in_output": True, "tokens": "all", "return_tokens_as": "text"})
+    check_body(
+        {
+            "min_tokens": 5,
+            "eos_token": "</s>",
+            "logit_bias": {"50256": -100},
+            "prompt_cache_key": "a study",
+        }
+    )
+    check_body(
+        {
+            "token_ids": [1],
+            "stop_token_ids": [2],
+            "skip_special_tokens": False,
+            "tokenizer": "gpt2",
+            "key": "k",
+        }
+    )
+    check_body(
+        {
+            "stop_token": "###",
+            "include_stop_str_in_output": True,
+            "tokens": "all",
+            "return_tokens_as": "text",
+        }
+    )
     check_body({"credentials": {"type": "aws", "region": "eu-1", "access_key": "$MY_KEY"}})
-    check_body({"response_format": {"json_schema": {"schema": {"properties": {"token": {"type": "string"}}}}}})
+    check_body(
+        {
+            "response_format": {
+                "json_schema": {"schema": {"properties": {"token": {"type": "string"}}}}
+            }
+        }
+    )
 
 
 def test_secrets_are_sent_and_stay_out_of_the_key(serve) -> None:
@@ -125,7 +174,10 @@ def test_secrets_are_sent_and_stay_out_of_the_key(serve) -> None:
     state = served.state()
     assert state["headers"]["X-Api-Key"] == KEY
     assert (state["headers"]["X-Auth"], state["headers"]["X-Title"]) == ("Token EMPTY", "a study")
-    assert state["headers"]["Authorization"] == "Basic " + b64encode(f"user:{PASSWORD}".encode()).decode()
+    assert (
+        state["headers"]["Authorization"]
+        == "Basic " + b64encode(f"user:{PASSWORD}".encode()).decode()
+    )
     (body,) = state["bodies"]
     assert body["account"] == {"api_key": KEY}
     assert body["note"] == "costs $MY_KEY"  # only a value that is nothing else
@@ -152,7 +204,9 @@ def test_a_variable_that_is_not_set_is_said_before_a_run(settings) -> None:
 
 @pytest.mark.parametrize("status", [400, 500])
 def test_a_key_that_the_server_repeats_is_redacted(serve, status) -> None:
-    model = Endpoint(id="m", url=serve(echo=status).url, key="$MY_KEY", headers={"X-Auth": "$SHORT"}, retries=0)
+    model = Endpoint(
+        id="m", url=serve(echo=status).url, key="$MY_KEY", headers={"X-Auth": "$SHORT"}, retries=0
+    )
     seen, failure = retries(model)
     assert "Bearer $MY_KEY" in failure
     assert all(secret not in text for secret in (KEY, "EMPTY") for text in (failure, seen[0].why))
@@ -171,7 +225,9 @@ def test_a_request_has_one_login() -> None:
 
 
 def test_a_key_at_the_end_of_what_is_shown_is_not_shown_in_part(serve) -> None:
-    _, failure = retries(Endpoint(id="m", url=serve(always=400, text="x" * 290 + KEY).url, key="$MY_KEY"))
+    _, failure = retries(
+        Endpoint(id="m", url=serve(always=400, text="x" * 290 + KEY).url, key="$MY_KEY")
+    )
     assert KEY[:4] not in failure
 
 
@@ -180,7 +236,9 @@ def test_a_key_at_the_end_of_what_is_shown_is_not_shown_in_part(serve) -> None:
     [
         {"always": 400, "text": "{}"},
         {"raw": '{{"error": {{"message": "bad key {}"}}}}'},
-        {"raw": '{{"choices": [{{"message": {{}}, "finish_reason": "error"}}], "error": "bad key {}"}}'},
+        {
+            "raw": '{{"choices": [{{"message": {{}}, "finish_reason": "error"}}], "error": "bad key {}"}}'
+        },
         {"models": 401, "always": 401, "text": "{}"},
     ],
 )
@@ -188,7 +246,9 @@ def test_a_key_at_the_end_of_what_is_shown_is_not_shown_in_part(serve) -> None:
 def test_no_part_of_a_long_key_is_shown(serve, monkeypatch, tmp_path, faults, stream) -> None:
     key = "sk-" + "0123456789" * 800
     monkeypatch.setenv("MY_KEY", key)
-    faults = {name: text.format(key) if isinstance(text, str) else text for name, text in faults.items()}
+    faults = {
+        name: text.format(key) if isinstance(text, str) else text for name, text in faults.items()
+    }
     if raw := faults.pop("raw", ""):
         (tmp_path / "raw").write_text(raw)
         faults["raw_file"] = str(tmp_path / "raw")
@@ -232,7 +292,13 @@ def answering(content: bytes) -> tuple[str, socket.socket]:
 
 
 @pytest.mark.parametrize(
-    "key", ['sk-"abcd"-0123456789', "sk-a'b\"cd-0123456789", 'sk-ü"d-0123456789', 'sk-proj-"' + "abcd01234" * 20]
+    "key",
+    [
+        'sk-"abcd"-0123456789',
+        "sk-a'b\"cd-0123456789",
+        'sk-ü"d-0123456789',
+        'sk-proj-"' + "abcd01234" * 20,
+    ],
 )
 @pytest.mark.parametrize("case", BROKEN)
 def test_broken_http_shows_no_part_of_a_key(monkeypatch, case, key) -> None:
@@ -266,7 +332,10 @@ ODD_KEY = "sk+a/b=c&d\"e'f\\g<hü z"
         json.dumps(ODD_KEY, ensure_ascii=False)[1:-1],
         json.dumps(ODD_KEY)[1:-1].replace("/", "\\/"),
         json.dumps(json.dumps(ODD_KEY)[1:-1])[1:-1],
-        json.dumps(ODD_KEY)[1:-1].replace("+", "\\u002B").replace("=", "\\u003d").replace("<", "\\u003C"),
+        json.dumps(ODD_KEY)[1:-1]
+        .replace("+", "\\u002B")
+        .replace("=", "\\u003d")
+        .replace("<", "\\u003C"),
         "".join(f"\\u{ord(c):04x}" for c in ODD_KEY),
         repr({"key": ODD_KEY})[9:-2],
         quote(ODD_KEY, safe=""),
@@ -295,10 +364,15 @@ ODD_KEY = "sk+a/b=c&d\"e'f\\g<hü z"
 def test_a_key_in_another_notation_is_redacted(form) -> None:
     secrets = Secrets()
     secrets.hide(ODD_KEY, "KEY")
-    assert secrets.redact(f"The key <{form}> is wrong, 50% \\of it.", 12) == "The key <$KEY> is wrong, 50% \\of it."
+    assert (
+        secrets.redact(f"The key <{form}> is wrong, 50% \\of it.", 12)
+        == "The key <$KEY> is wrong, 50% \\of it."
+    )
 
 
-@pytest.mark.parametrize("around", [("user:", ""), ("a", "b"), ("Bearer ", "!"), ("{", "}}"), ("", "more")])
+@pytest.mark.parametrize(
+    "around", [("user:", ""), ("a", "b"), ("Bearer ", "!"), ("{", "}}"), ("", "more")]
+)
 def test_a_key_inside_a_text_in_base64_is_redacted(around) -> None:
     secrets = Secrets()
     secrets.hide(KEY, "KEY")
@@ -310,7 +384,9 @@ def test_a_key_inside_a_text_in_base64_is_redacted(around) -> None:
     assert len(left) < 12  # what stands around it
 
 
-@pytest.mark.parametrize("cut", [ODD_KEY[:8], ODD_KEY[:15], json.dumps(ODD_KEY)[1:20], repr(ODD_KEY.encode())[2:20]])
+@pytest.mark.parametrize(
+    "cut", [ODD_KEY[:8], ODD_KEY[:15], json.dumps(ODD_KEY)[1:20], repr(ODD_KEY.encode())[2:20]]
+)
 def test_the_start_of_a_key_is_redacted_in_an_error_but_not_in_an_answer(cut) -> None:
     secrets = Secrets()
     secrets.hide(ODD_KEY, "KEY")
@@ -328,7 +404,19 @@ def test_redacting_takes_linear_time() -> None:
     for key in ("\\" * 60, "/" * 60, "a\\/" * 30, "\\u0061" * 20):
         secrets = Secrets()
         secrets.hide(key, "KEY")
-        for text in ("\\", "/", "a\\/", "\\u0061", "%2f", "\\\\u005c", "%25", "%2525", "&amp;", "&amp;#47;", "\\x5c"):
+        for text in (
+            "\\",
+            "/",
+            "a\\/",
+            "\\u0061",
+            "%2f",
+            "\\\\u005c",
+            "%25",
+            "%2525",
+            "&amp;",
+            "&amp;#47;",
+            "\\x5c",
+        ):
             assert secrets.redact(text * 100_000 + "!").endswith("!")
 
 
@@ -374,7 +462,8 @@ def test_a_literal_key_is_refused_under_any_name_and_not_repeated(key) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [HEX, HEX[:32], "aB3dE6gH9" * 4, "v1 aB3dE6gH9aB3dE6gH9aB3dE6gH9aB3dE6", "Bearer hunter2"]
+    "value",
+    [HEX, HEX[:32], "aB3dE6gH9" * 4, "v1 aB3dE6gH9aB3dE6gH9aB3dE6gH9aB3dE6", "Bearer hunter2"],
 )
 def test_a_random_header_is_refused(value) -> None:
     with pytest.raises(UserError, match="`X-Foo` looks like a key") as error:
@@ -418,15 +507,28 @@ def test_what_only_resembles_a_key_is_allowed(text) -> None:
     ],
 )
 def test_ids_of_models_and_revisions_are_allowed(name) -> None:
-    table = {"name": "vllm", "id": name, "revision": "da39a3ee5e6b4b0d3255bfef95601890afd80709", "label": name}
+    table = {
+        "name": "vllm",
+        "id": name,
+        "revision": "da39a3ee5e6b4b0d3255bfef95601890afd80709",
+        "label": name,
+    }
     build("models", table, "model", Path())
     build("models", {"name": "endpoint", "id": name, "body": {"grammar": HEX}}, "model", Path())
 
 
-@pytest.mark.parametrize("value", ["hunter2\nX-Other: 1", "hunter2\r\n", "hunter2\x1b[0m", "hunter2\x7f"])
-def test_a_header_that_cant_be_sent_is_said_before_a_run_and_not_repeated(monkeypatch, value) -> None:
+@pytest.mark.parametrize(
+    "value", ["hunter2\nX-Other: 1", "hunter2\r\n", "hunter2\x1b[0m", "hunter2\x7f"]
+)
+def test_a_header_that_cant_be_sent_is_said_before_a_run_and_not_repeated(
+    monkeypatch, value
+) -> None:
     monkeypatch.setenv("MY_KEY", f"a{value}b")
-    for settings in ({"key": "$MY_KEY"}, {"headers": {"X-Key": "Bearer $MY_KEY"}}, {"headers": {"X-Title": value}}):
+    for settings in (
+        {"key": "$MY_KEY"},
+        {"headers": {"X-Key": "Bearer $MY_KEY"}},
+        {"headers": {"X-Title": value}},
+    ):
         with pytest.raises(UserError, match=r"header `[\w-]+` contains a line break or") as error:
             Endpoint(id="m", **settings).ready()
         assert "hunter2" not in str(error.value)
@@ -469,10 +571,17 @@ def test_a_redirect_shows_no_secrets(serve) -> None:
     assert KEY not in str(error.value)
 
 
-def test_a_model_that_repeats_the_key_is_redacted_but_short_values_stay_in_answers(serve, tmp_path) -> None:
+def test_a_model_that_repeats_the_key_is_redacted_but_short_values_stay_in_answers(
+    serve, tmp_path
+) -> None:
     message = {"content": f"The key is {KEY}. The set is EMPTY.", "reasoning": f"{KEY}!"}
     (tmp_path / "raw").write_text(json.dumps({"choices": [{"message": message}]}))
-    model = Endpoint(id="m", url=serve(raw_file=str(tmp_path / "raw")).url, key="$MY_KEY", headers={"X-Auth": "$SHORT"})
+    model = Endpoint(
+        id="m",
+        url=serve(raw_file=str(tmp_path / "raw")).url,
+        key="$MY_KEY",
+        headers={"X-Auth": "$SHORT"},
+    )
     (answer,) = ask(model, 1)
     assert (answer.thinking, answer.answer) == ("$MY_KEY!", "The key is $MY_KEY. The set is EMPTY.")
 
@@ -506,7 +615,9 @@ RANDOM_KEY = "sk-or-v1-9f8Ab37c2dE41x06Zq55_7b-Kw81"
     [
         RANDOM_KEY[:10] + "\n" + RANDOM_KEY[10:],
         " ".join(RANDOM_KEY),
-        b64encode(RANDOM_KEY.encode()).decode()[:20] + "\n" + b64encode(RANDOM_KEY.encode()).decode()[20:],
+        b64encode(RANDOM_KEY.encode()).decode()[:20]
+        + "\n"
+        + b64encode(RANDOM_KEY.encode()).decode()[20:],
         b32encode(RANDOM_KEY.encode()).decode(),
         RANDOM_KEY.encode().hex("-"),
         ", ".join(f"0x{octet:02x}" for octet in RANDOM_KEY.encode()),
@@ -530,7 +641,10 @@ def test_a_key_that_the_budget_cut_off_is_redacted() -> None:
     secrets.hide(RANDOM_KEY, "KEY")
     for length in (12, 20, len(RANDOM_KEY) - 1):
         assert secrets.redact(f"The key is {RANDOM_KEY[:length]}", 12) == "The key is $KEY"
-    assert secrets.redact(f"Keys begin with {RANDOM_KEY[:9]}", 12) == f"Keys begin with {RANDOM_KEY[:9]}"
+    assert (
+        secrets.redact(f"Keys begin with {RANDOM_KEY[:9]}", 12)
+        == f"Keys begin with {RANDOM_KEY[:9]}"
+    )
 
 
 def test_ordinary_text_is_not_redacted() -> None:
@@ -546,5 +660,7 @@ def test_ordinary_text_is_not_redacted() -> None:
 @pytest.mark.parametrize("key", ["title", "question"])
 def test_a_literal_key_in_a_title_is_refused_and_not_repeated(key) -> None:
     with pytest.raises(UserError, match="looks like an API key") as error:
-        StudySpec.from_table({"task": [{"name": "tents"}], "model": [{"name": "oracle"}], key: f"with {RANDOM_KEY}"})
+        StudySpec.from_table(
+            {"task": [{"name": "tents"}], "model": [{"name": "oracle"}], key: f"with {RANDOM_KEY}"}
+        )
     assert RANDOM_KEY not in error.value.in_terminal()

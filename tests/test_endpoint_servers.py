@@ -1,4 +1,6 @@
-"""Several servers of one model: they share its requests, one that dies is set aside, and it is taken back."""
+"""Several servers of one model: they share its requests, one that dies is set aside, and it is
+taken back.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,9 @@ def test_choosing() -> None:
 
 
 def test_all_down_is_an_error_and_one_down_is_not(serve, nobody, slept) -> None:
-    with pytest.raises(UserError, match=f"no connection to {nobody}.*; no connection to {nobody}x") as error:
+    with pytest.raises(
+        UserError, match=f"no connection to {nobody}.*; no connection to {nobody}x"
+    ) as error:
         reached(url=(nobody, f"{nobody}x"))
     assert "is the server running" in error.value.hint
     reached(url=(nobody, serve().url))
@@ -118,7 +122,9 @@ def test_all_down_is_an_error_and_one_down_is_not(serve, nobody, slept) -> None:
         asyncio.run(once())
 
 
-def test_a_study_survives_the_loss_of_a_server_and_knows_its_attempts(serve, write, ponder, nobody) -> None:
+def test_a_study_survives_the_loss_of_a_server_and_knows_its_attempts(
+    serve, write, ponder, nobody
+) -> None:
     one, two = serve(), serve()
     write("s.toml", STUDY.format(5) + f'url = "{one.url}"\n')
     assert ponder("run", "s.toml").exit_code == 0
@@ -144,7 +150,9 @@ def test_a_cap_and_a_rate_limit_hold_over_all_servers(serve, write, ponder) -> N
     assert all(served.state()["billed_tokens"] for served in (one, two))
 
 
-@pytest.mark.parametrize(("status", "text"), [(404, "The model `served` does not exist"), (401, "no such key")])
+@pytest.mark.parametrize(
+    ("status", "text"), [(404, "The model `served` does not exist"), (401, "no such key")]
+)
 def test_one_that_does_not_know_the_model_is_set_aside(serve, write, ponder, status, text) -> None:
     wrong, right = serve(always=status, text=text), serve()
     write("s.toml", STUDY.format(12) + f'url = ["{wrong.url}", "{right.url}"]\nconcurrency = 4\n')

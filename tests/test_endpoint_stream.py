@@ -1,4 +1,6 @@
-"""Streamed replies: the same answer as in one piece, however the network cuts it, and nothing taken for a reply that isn't one."""
+"""Streamed replies: the same answer as in one piece, however the network cuts it, and nothing taken
+for a reply that isn't one.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +109,12 @@ def test_an_error_in_mid_stream_is_no_reply(trouble) -> None:
 
 
 @settings(deadline=None)  # a busy machine is no failure
-@given(st.lists(st.binary() | st.sampled_from([b"\n", b"\r\n", b"data: ", b"data: {}", b'{"choices": [{}]}', WHOLE])))
+@given(
+    st.lists(
+        st.binary()
+        | st.sampled_from([b"\n", b"\r\n", b"data: ", b"data: {}", b'{"choices": [{}]}', WHOLE])
+    )
+)
 def test_whatever_a_server_streams_is_a_reply_or_malformed(chunks) -> None:
     with suppress(Malformed):
         read(assembled(*chunks)[0])
@@ -123,8 +130,14 @@ def test_garbage_in_mid_stream_is_no_reply() -> None:
     [
         ([{"content": "<think>t</think>a"}], Said("t", "a", "end", "")),
         ([{"reasoning": "t"}, {"reasoning": "u"}, {"content": "a"}], Said("tu", "a", "end", "")),
-        ([{"reasoning_details": [{"text": "t"}]}, {"reasoning_details": [{"text": "u"}]}], Said("tu", "", "end", "")),
-        ([{"content": [{"type": "thinking", "thinking": "t"}]}, {"content": "a"}], Said("t", "a", "end", "")),
+        (
+            [{"reasoning_details": [{"text": "t"}]}, {"reasoning_details": [{"text": "u"}]}],
+            Said("tu", "", "end", ""),
+        ),
+        (
+            [{"content": [{"type": "thinking", "thinking": "t"}]}, {"content": "a"}],
+            Said("t", "a", "end", ""),
+        ),
         ([{"refusal": "I can"}, {"refusal": "'t"}], Said("", "", "end", "refusal", "I can't")),
         ([{"role": "assistant"}], Said("", "", "end", "empty reply")),
     ],
@@ -153,7 +166,8 @@ def test_a_byte_order_mark_and_a_choice_that_is_null_hide_nothing() -> None:
 
 def test_a_character_that_is_parted_is_put_together() -> None:
     halves = (
-        json.dumps({"choices": [{"delta": {"content": text}}]}).encode() for text in ("a \ud83d", "\ude00 b \ud83d")
+        json.dumps({"choices": [{"delta": {"content": text}}]}).encode()
+        for text in ("a \ud83d", "\ude00 b \ud83d")
     )
     reply, _ = assembled(*(b"data: " + half + b"\n\n" for half in halves), piece(finish="stop"))
     assert read(reply).answer == "a 😀 b \ufffd"
@@ -161,7 +175,9 @@ def test_a_character_that_is_parted_is_put_together() -> None:
 
 def test_a_content_filter_may_end_a_stream() -> None:
     stopped = event({"error": {"code": "content_filter", "message": "filtered"}})
-    assert read(assembled(piece(content="a few wo"), stopped)[0]) == Said("", "a few wo", "end", "content filter")
+    assert read(assembled(piece(content="a few wo"), stopped)[0]) == Said(
+        "", "a few wo", "end", "content filter"
+    )
 
 
 def test_a_stream_without_end_is_cut(monkeypatch) -> None:
@@ -195,7 +211,9 @@ def test_a_server_may_ignore_the_wish(serve) -> None:
     assert (answer.thinking, answer.bill.tokens, answer.measures) == ("adding up", 160, {})
 
 
-@pytest.mark.parametrize(("fault", "kind", "timeout"), [("cut", "error", 600), ("ignore", "timeout", 0.3)])
+@pytest.mark.parametrize(
+    ("fault", "kind", "timeout"), [("cut", "error", 600), ("ignore", "timeout", 0.3)]
+)
 def test_a_stream_that_breaks_may_have_been_billed(serve, fault, kind, timeout) -> None:
     model = Endpoint(id="m", url=serve(**{fault: 1.0}).url, stream=True, retries=0, timeout=timeout)
     seen, failure = retries(model)
@@ -235,7 +253,10 @@ def test_the_wait_in_a_servers_queue_takes_nothing_from_the_time_for_the_reply()
     [
         ([(1000.0, COMMENT), (801.0, TEXT), (1.0, END)], "no reply began within 1800 seconds"),
         ([(1.0, TEXT), (601.0, END)], "no data for 600 seconds"),
-        ([(1.0, TEXT), *[(500.0, COMMENT)] * 4], "the reply did not end within 1800 seconds of its first token"),
+        (
+            [(1.0, TEXT), *[(500.0, COMMENT)] * 4],
+            "the reply did not end within 1800 seconds of its first token",
+        ),
     ],
 )
 def test_each_part_of_a_streamed_reply_has_its_limit(chunks, why) -> None:

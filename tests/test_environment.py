@@ -1,4 +1,6 @@
-"""A study's problems for RL libraries. verifiers itself is asked if `.venv-verifiers` is there (scripts/bench-peers)."""
+"""A study's problems for RL libraries. verifiers itself is asked if `.venv-verifiers` is there
+(scripts/bench-peers).
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def test_a_dataset_for_trl(ponder, write) -> None:
     from datasets import load_dataset
 
     train, test = exported(ponder, write, STUDY, "trl")
-    data = load_dataset("json", data_files={"train": str(train), "test": str(test)}, cache_dir="cache")
+    data = load_dataset(
+        "json", data_files={"train": str(train), "test": str(test)}, cache_dir="cache"
+    )
     assert (data["train"].num_rows, data["test"].num_rows) == (8, 6)
     asked = {problem.id for cell in Study.load("s.toml").cells for problem in cell.asked()}
     assert {*data["test"]["id"]} == asked
@@ -57,10 +61,18 @@ def test_a_dataset_for_trl(ponder, write) -> None:
     row = data["train"][0]
     assert row["prompt"][-1]["role"] == "user"
     answer = str(sum(int(n) for n in row["id"].replace("- ", "-").replace("+ ", "").split()))
-    replies = [f"<answer>{answer}</answer>", "<answer>7777</answer>", f"<think><answer>{answer}</answer></think>no"]
+    replies = [
+        f"<answer>{answer}</answer>",
+        "<answer>7777</answer>",
+        f"<think><answer>{answer}</answer></think>no",
+    ]
     chats = [[{"role": "assistant", "content": reply}] for reply in replies]
     for completions in (replies, chats):  # as TRL passes them for plain and for chat prompts
-        assert correct(completions=completions, problem=[row["problem"]] * 3, prompts=[]) == [1.0, 0.0, 0.0]
+        assert correct(completions=completions, problem=[row["problem"]] * 3, prompts=[]) == [
+            1.0,
+            0.0,
+            0.0,
+        ]
 
 
 def test_what_trl_has_no_row_for(ponder, write) -> None:
@@ -69,7 +81,9 @@ def test_what_trl_has_no_row_for(ponder, write) -> None:
     fixed = STUDY.replace('"chain_sum"\nsize = [2, 3]', '"math500"\nfile = "m.jsonl"')
     write("m.jsonl", '{"problem": "1 + 1", "answer": "2", "level": 1}\n')
     result = ponder("export", write("s.toml", fixed), "--format", "trl")
-    assert (result.exit_code, "there are no training problems" in result.stderr) == (0, True), result.output
+    assert (result.exit_code, "there are no training problems" in result.stderr) == (0, True), (
+        result.output
+    )
     assert [file.name for file in Path("s-trl").iterdir()] == ["test.jsonl"]
     result = ponder("export", write("s.toml", STUDY), "--format", "trl", "-o", "s.toml")
     assert (result.exit_code, "s.toml is a file" in result.stderr) == (2, True)
@@ -77,7 +91,8 @@ def test_what_trl_has_no_row_for(ponder, write) -> None:
 
 @pytest.mark.skipif(not VERIFIERS.exists(), reason="scripts/bench-peers makes .venv-verifiers")
 def test_verifiers_loads_and_grades(ponder, write) -> None:
-    for name, study in (("sums", STUDY), ("turns", TURNS)):  # one process for both: importing verifiers takes 20 s
+    # one process for both: importing verifiers takes 20 s
+    for name, study in (("sums", STUDY), ("turns", TURNS)):
         result = ponder("export", write(f"{name}.toml", study), "--format", "verifiers", "-n", "4")
         assert result.exit_code == 0, result.output
     told = subprocess.run(

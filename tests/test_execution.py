@@ -18,7 +18,11 @@ def sums(problem: Problem) -> tuple[list[int], list[int]]:
     """The true sums of the turns in a problem's history, and those that the history shows."""
     table = dictionary(problem)
     turns = [m.content.split(", ") for m in problem.history if m.role == "user"]
-    shown = [int(m.content[len("<answer>") : -len("</answer>")]) for m in problem.history if m.role == "assistant"]
+    shown = [
+        int(m.content[len("<answer>") : -len("</answer>")])
+        for m in problem.history
+        if m.role == "assistant"
+    ]
     return list(accumulate(sum(table[key] for key in turn) for turn in turns)), shown
 
 
@@ -33,10 +37,14 @@ def sums(problem: Problem) -> tuple[list[int], list[int]]:
     ],
 )
 def test_the_prompt_of_version_1(settings, digest) -> None:
-    """Another prompt is another task: raise `version` with it, or `prompt` in the identity of one mode."""
+    """Another prompt is another task: raise `version` with it, or `prompt` in the identity of one
+    mode.
+    """
     problem = Execution(dictionary=8, **settings).problem(4, 1)
     assert Execution.version == 1
-    assert Execution(**settings).identity().get("prompt", 1) == (2 if settings["mode"] == "cot" else 1)
+    assert Execution(**settings).identity().get("prompt", 1) == (
+        2 if settings["mode"] == "cot" else 1
+    )
     assert hashlib.sha256(problem.system.encode()).hexdigest()[:12] == digest
 
 
@@ -57,7 +65,9 @@ def test_an_injected_error_is_never_0_and_is_not_carried_on() -> None:
 
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 def test_the_error_rate_is_the_rate_of_wrong_sums(rate) -> None:
-    true, shown = sums(Execution(history_turns=1999, error_rate=rate, dictionary=5, per_turn=2).problem(4000, 3))
+    true, shown = sums(
+        Execution(history_turns=1999, error_rate=rate, dictionary=5, per_turn=2).problem(4000, 3)
+    )
     wrong = sum(a != b for a, b in zip(true, shown, strict=True)) / len(true)
     assert wrong == pytest.approx(rate, abs=0.035 if rate else 0)  # three standard deviations
 
@@ -91,14 +101,22 @@ def test_details_hold_what_the_horizon_needs() -> None:
     task = Execution(per_turn=2, history_turns=1, error_rate=0.5)
     problem = task.problem(6, 3)
     right = [task.solve_turn(problem, turn) for turn in range(2)]
-    details = {"parsed": problem.gold["sums"], "true": problem.gold["sums"], "start": problem.gold["start"]}
+    details = {
+        "parsed": problem.gold["sums"],
+        "true": problem.gold["sums"],
+        "start": problem.gold["start"],
+    }
     details |= {"per_turn": 2, "history_turns": 1, "error_rate": 0.5, "plan": problem.facts["plan"]}
     assert task.grade_turns(problem, right).details == details
 
 
 def test_old_names_are_in_the_key() -> None:
     """Stored attempts have them."""
-    assert Execution(history_turns=2, error_rate=0.5).identity() == {"name": "execution", "filled": 2, "errors": 0.5}
+    assert Execution(history_turns=2, error_rate=0.5).identity() == {
+        "name": "execution",
+        "filled": 2,
+        "errors": 0.5,
+    }
 
 
 @pytest.mark.parametrize(
@@ -106,7 +124,11 @@ def test_old_names_are_in_the_key() -> None:
     [
         ({}, "6d1134ab0597a78ca22d4e50232b4205", "b376905827077d5bb5a9b2e3c5fcc031"),
         ({"per_turn": 0}, "265d71ede90346d6462c4298738dad93", "bdec2ec9860d24370e33f0809824feb0"),
-        ({"per_turn": 0, "dictionary": 16}, "383c0d3d75f7bb4a80f4c77dafbc0576", "05134f49cf3ffec2adea026e6c3dacaa"),
+        (
+            {"per_turn": 0, "dictionary": 16},
+            "383c0d3d75f7bb4a80f4c77dafbc0576",
+            "05134f49cf3ffec2adea026e6c3dacaa",
+        ),
         ({"mode": "cot"}, "defbcad61404dac5cd18a26663c2408f", "fb732daab9c3dd177ceda9fcb29f4429"),
         (
             {"history_turns": 2, "error_rate": 0.5},
@@ -115,7 +137,9 @@ def test_old_names_are_in_the_key() -> None:
         ),
     ],
 )
-def test_stored_attempts_of_one_step_or_all_steps_per_turn_stay_valid(settings, key, problem) -> None:
+def test_stored_attempts_of_one_step_or_all_steps_per_turn_stay_valid(
+    settings, key, problem
+) -> None:
     """Keys and problems as they were before turn lengths shared their plans."""
     task = Execution(**settings)
     cell = Cell(task, 12, Oracle(), seed=7)
@@ -128,7 +152,9 @@ def test_turn_lengths_share_plans_and_have_keys_of_their_own() -> None:
         return list(islice(Execution(per_turn=per_turn, dictionary=8).problems(12, 7), 5))
 
     def plans(problems: list[Problem]) -> list[tuple[object, ...]]:
-        return [(dictionary(p), [key for turn in p.turns for key in keys_in(turn)]) for p in problems]
+        return [
+            (dictionary(p), [key for turn in p.turns for key in keys_in(turn)]) for p in problems
+        ]
 
     single = asked(1)
     for per_turn in (2, 3, 12):

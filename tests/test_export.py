@@ -1,4 +1,6 @@
-"""What is exported is what was measured: columns, statuses, tokens and stop reasons, in every format."""
+"""What is exported is what was measured: columns, statuses, tokens and stop reasons, in every
+format.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,27 @@ from ponder.rewards.oracle import Oracle
 from ponder.store.store import Store
 from ponder.traces import Trace, read, request_messages, steps
 
-# One attempt of every ending, each with its own numbers of tokens; `e` has no answer in the file, so it fails.
+# One attempt of every ending, each with its own numbers of tokens; `e` has no answer in the file,
+# so it fails.
 ANSWERS = [
-    {"problem": "a", "answer": "1", "thinking": "so 1", "prompt_tokens": 11, "thinking_tokens": 7, "answer_tokens": 3},
+    {
+        "problem": "a",
+        "answer": "1",
+        "thinking": "so 1",
+        "prompt_tokens": 11,
+        "thinking_tokens": 7,
+        "answer_tokens": 3,
+    },
     {"problem": "b", "answer": "2", "prompt_tokens": 13, "answer_tokens": 5, "seconds": 1.5},
     {"problem": "c", "answer": "", "prompt_tokens": 17},
-    {"problem": "d", "answer": "", "thinking": "hm", "stop": "length", "prompt_tokens": 19, "thinking_tokens": 23},
+    {
+        "problem": "d",
+        "answer": "",
+        "thinking": "hm",
+        "stop": "length",
+        "prompt_tokens": 19,
+        "thinking_tokens": 23,
+    },
 ]
 PROBLEMS = [{"id": n, "prompt": f"what is {n}?", "answer": "1", "size": 1} for n in "abcde"]
 STUDY = """
@@ -88,10 +105,20 @@ def test_rows_are_the_outcomes(exported, form) -> None:
         )
         plain = {k: v for k, v in outcome._asdict().items() if k not in (*nested, "cell", "label")}
         plain |= {"size": outcome.size, "correct": outcome.correct, "unit": outcome.cell.task.unit}
-        plain |= {name: getattr(outcome.label, name) for name in ("task", "model", "base", "variant")}
-        assert {k: row[k] for k in plain} == ({k: str(v) for k, v in plain.items()} if form == "csv" else plain)
+        plain |= {
+            name: getattr(outcome.label, name) for name in ("task", "model", "base", "variant")
+        }
+        assert {k: row[k] for k in plain} == (
+            {k: str(v) for k, v in plain.items()} if form == "csv" else plain
+        )
     by_problem = {row["problem"]: row for row in rows}
-    assert [by_problem[n]["ended"] for n in "abcde"] == ["right", "wrong", "unparsed", "truncated", "failed"]
+    assert [by_problem[n]["ended"] for n in "abcde"] == [
+        "right",
+        "wrong",
+        "unparsed",
+        "truncated",
+        "failed",
+    ]
     assert [by_problem[n]["parsed"] or None for n in "abcde"] == ["1", "2", None, None, None]
     assert {row["gold"] for row in rows} == {"1"}
     assert len({row["attempt"] for row in rows}) == 5
@@ -108,7 +135,9 @@ class Stored:
         methods = [("shortest", {"seed": 1}), ("dpo", {"seed": 4, "beta": 0.1, "at": "x"})]
         made = MappingProxyType({"training_tokens": 9.0})
         label = {"base": "base", "variant": "v"}
-        yield made_up.outcome(methods=methods, label=label, details={"parsed": [1]}, attempt=7, made=made)
+        yield made_up.outcome(
+            methods=methods, label=label, details={"parsed": [1]}, attempt=7, made=made
+        )
 
 
 FORMULAS = ["=1+1", "+cmd", "-1+1", "@SUM(A1)", "\t=1", "\r=1", '=HYPERLINK("http://x")']
@@ -122,7 +151,9 @@ def test_no_text_of_a_csv_is_a_formula(folder) -> None:
         def outcomes(self, cells):
             for outcome in super().outcomes(cells):
                 yield from (
-                    outcome._replace(why=text, label=replace(outcome.label, model=text), seconds=-0.5)
+                    outcome._replace(
+                        why=text, label=replace(outcome.label, model=text), seconds=-0.5
+                    )
                     for text in FORMULAS + PLAIN
                 )
 
@@ -138,7 +169,10 @@ def test_no_text_of_a_csv_is_a_formula(folder) -> None:
 
 def test_no_label_in_the_table_of_a_figure_is_a_formula(write, ponder) -> None:
     model = '[[model]]\nname = "oracle"\n'
-    write("s.toml", f'[[task]]\nname = "chain_sum"\nsize = 2\n{model}label = "=1+1"\n[[figure]]\nname = "accuracy"\n')
+    write(
+        "s.toml",
+        f'[[task]]\nname = "chain_sum"\nsize = 2\n{model}label = "=1+1"\n[[figure]]\nname = "accuracy"\n',
+    )
     ponder("run", "s.toml", "--set", "problems=3")
     assert ponder("report", "s.toml", "--set", "problems=3").exit_code == 0
     tables = [rows_of(path) for path in Path("reports/s").glob("*.csv")]
@@ -152,7 +186,9 @@ def test_more_rows_than_are_held_together(monkeypatch, write, ponder, form) -> N
     monkeypatch.setattr("ponder.results.export.BATCH", 3)
     write("s.toml", '[[task]]\nname = "chain_sum"\nsize = 2\n[[model]]\nname = "oracle"\n')
     ponder("run", "s.toml", "--set", "problems=10")
-    result = json.loads(ponder("export", "s.toml", "--set", "problems=10", "--format", form, "--json").stdout)
+    result = json.loads(
+        ponder("export", "s.toml", "--set", "problems=10", "--format", form, "--json").stdout
+    )
     assert result["rows"] == 10
     with Store(Path("ponder.db")) as store:
         numbers = [o.attempt for o in store.outcomes(Study.load("s.toml", ["problems=10"]).cells)]
@@ -199,7 +235,10 @@ def test_the_chain_of_methods_is_in_the_columns(folder) -> None:
 
 
 def test_jsonl_has_a_line_per_turn(exported) -> None:
-    lines = {line["problem"]: line for line in map(json.loads, exported("jsonl").read_text().splitlines())}
+    lines = {
+        line["problem"]: line
+        for line in map(json.loads, exported("jsonl").read_text().splitlines())
+    }
     assert set(lines) == set("abcd")
     for given in ANSWERS:
         line = lines[given["problem"]]
@@ -218,17 +257,27 @@ def test_jsonl_has_a_line_per_turn(exported) -> None:
 
 
 def test_jsonl_is_what_replay_reads(write, ponder) -> None:
-    """A conversation, exported and replayed, gives the same outcomes; only the model and the clock differ."""
+    """A conversation, exported and replayed, gives the same outcomes; only the model and the clock
+    differ.
+    """
     task = '[[task]]\nname = "execution"\nsize = [3, 5]\n'
-    write("first.toml", f'problems = 3\nsamples = 2\n{task}[[model]]\nname = "oracle"\nerror = 0.3\n')
-    write("again.toml", f'problems = 3\nsamples = 2\n{task}[[model]]\nname = "replay"\nfile = "first.jsonl"\n')
+    write(
+        "first.toml", f'problems = 3\nsamples = 2\n{task}[[model]]\nname = "oracle"\nerror = 0.3\n'
+    )
+    write(
+        "again.toml",
+        f'problems = 3\nsamples = 2\n{task}[[model]]\nname = "replay"\nfile = "first.jsonl"\n',
+    )
     kept = []
     for study in ("first", "again"):
         assert ponder("run", f"{study}.toml").exit_code == 0
         ponder("export", f"{study}.toml", "--format", "jsonl")
         lines = [json.loads(line) for line in Path(f"{study}.jsonl").read_text().splitlines()]
         kept.append(
-            [{k: v for k, v in line.items() if k not in ("model", "model_settings", "seconds")} for line in lines]
+            [
+                {k: v for k, v in line.items() if k not in ("model", "model_settings", "seconds")}
+                for line in lines
+            ]
         )
     assert kept[0] == kept[1]
     assert {line["turn"] for line in kept[0]} == {0, 1, 2, 3, 4}
@@ -245,13 +294,18 @@ def test_a_dash_is_standard_output(exported, ponder, form) -> None:
 def test_what_standard_output_has_no_room_for(exported, ponder, options) -> None:
     result = ponder("export", "s.toml", "-o", "-", "--format", *options)
     assert result.exit_code == 2
-    assert "csv, jsonl and traces can be written to standard output, without --json" in result.stderr
+    assert (
+        "csv, jsonl and traces can be written to standard output, without --json" in result.stderr
+    )
     assert not Path("-").exists()
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "traces", "inspect"])
 def test_an_export_of_a_part_says_so(write, ponder, form) -> None:
-    write("s.toml", 'problems = 50\n[[task]]\nname = "chain_sum"\nsize = [2, 4]\n[[model]]\nname = "oracle"\n')
+    write(
+        "s.toml",
+        'problems = 50\n[[task]]\nname = "chain_sum"\nsize = [2, 4]\n[[model]]\nname = "oracle"\n',
+    )
     assert ponder("run", "s.toml", "--set", "problems=3").exit_code == 0
     whole = ponder("export", "s.toml", "--format", form, "--set", "problems=3")
     assert "attempts" not in whole.stderr
@@ -265,7 +319,10 @@ def test_jsonl_has_what_the_model_measured_in_each_turn(write, ponder) -> None:
         def attempts(self, cell, most=-1):
             for done in super().attempts(cell, most):
                 turns = done.attempt.completions
-                measured = tuple(replace(turn, measures={"cache_bytes": 100.0 + n}) for n, turn in enumerate(turns))
+                measured = tuple(
+                    replace(turn, measures={"cache_bytes": 100.0 + n})
+                    for n, turn in enumerate(turns)
+                )
                 yield done._replace(attempt=replace(done.attempt, completions=measured))
 
     task = '[[task]]\nname = "execution"\nsize = 4\nper_turn = 2\n'
@@ -278,12 +335,17 @@ def test_jsonl_has_what_the_model_measured_in_each_turn(write, ponder) -> None:
 
 
 def test_jsonl_has_the_details_of_a_task_that_judges_the_whole(write, ponder) -> None:
-    write("s.toml", 'problems = 2\n[[task]]\nname = "tents"\nsize = 16\n[[model]]\nname = "oracle"\nerror = 1.0\n')
+    write(
+        "s.toml",
+        'problems = 2\n[[task]]\nname = "tents"\nsize = 16\n[[model]]\nname = "oracle"\nerror = 1.0\n',
+    )
     ponder("run", "s.toml")
     for form in ("csv", "jsonl"):
         ponder("export", "s.toml", "--format", form)
     lines = [json.loads(line) for line in Path("s.jsonl").read_text().splitlines()]
-    assert [line["details"] for line in lines] == [json.loads(row["details"]) for row in rows_of(Path("s.csv"))]
+    assert [line["details"] for line in lines] == [
+        json.loads(row["details"]) for row in rows_of(Path("s.csv"))
+    ]
 
 
 def test_traces_are_what_rewards_and_training_read(exported) -> None:
@@ -293,7 +355,10 @@ def test_traces_are_what_rewards_and_training_read(exported) -> None:
         ("what is a?", "so 1", "1"),
         ("what is b?", "", "2"),
     ]
-    assert [(t.correct, t.tokens, t.teacher) for t in traces[:2]] == [(True, 10, "m"), (False, 5, "m")]
+    assert [(t.correct, t.tokens, t.teacher) for t in traces[:2]] == [
+        (True, 10, "m"),
+        (False, 5, "m"),
+    ]
     assert [t.question for t in traces][2:] == ["what is d?"]
     assert [t.extra["stop"] for t in traces] == ["end", "end", "length"]
 
@@ -325,11 +390,16 @@ def test_a_trace_has_all_that_was_asked_and_the_tokens_of_one_reply(write, ponde
     assert one.tokens > 0
     assert voted.tokens is None  # the bill is that of three replies
     for other in ({}, {"problem": "text"}, {"problem": {"text": "of another file"}}):
-        assert request_messages(Trace("why?", "", "so", extra=other)) == [{"role": "user", "content": "why?"}]
+        assert request_messages(Trace("why?", "", "so", extra=other)) == [
+            {"role": "user", "content": "why?"}
+        ]
 
 
 def test_a_conversation_is_no_trace(write, ponder) -> None:
-    write("plan.toml", '[[task]]\nname = "execution"\nsize = 4\nper_turn = 2\n[[model]]\nname = "oracle"\n')
+    write(
+        "plan.toml",
+        '[[task]]\nname = "execution"\nsize = 4\nper_turn = 2\n[[model]]\nname = "oracle"\n',
+    )
     ponder("run", "plan.toml", "--set", "problems=2")
     result = ponder("export", "plan.toml", "--format", "traces")
     assert result.exit_code == 2
@@ -352,11 +422,19 @@ def test_a_turn_has_its_own_grade_and_the_true_sum(write, ponder) -> None:
             assert not {"dictionary", "start", "plan"} & set(line)
         total += sum(table[key] for key in line["prompt"].split(", "))
         assert line["true"] == total
-        assert line["correct"] == (line["parsed"] == total) == (line["answer"] == f"<answer>{total}</answer>")
+        assert (
+            line["correct"]
+            == (line["parsed"] == total)
+            == (line["answer"] == f"<answer>{total}</answer>")
+        )
         assert line["why"] == ("" if line["correct"] else "wrong sum")
     for outcome in outcomes():
         own = [line for line in lines if line["problem"] == outcome.problem]
-        assert {line["attempt_correct"] for line in own} == {outcome.correct} == {all(t["correct"] for t in own)}
+        assert (
+            {line["attempt_correct"] for line in own}
+            == {outcome.correct}
+            == {all(t["correct"] for t in own)}
+        )
     assert len({line["correct"] for line in lines if not line["attempt_correct"]}) == 2
 
 
@@ -364,19 +442,36 @@ def test_an_inspect_log(exported) -> None:
     path = exported("inspect")
     log = json.loads(path.read_text())
     assert path.name == "s.json"
-    assert (log["version"], log["status"], log["eval"]["task"], log["eval"]["dataset"]["samples"]) == (
+    assert (
+        log["version"],
+        log["status"],
+        log["eval"]["task"],
+        log["eval"]["dataset"]["samples"],
+    ) == (
         2,
         "success",
         "jsonl",
         4,
     )
-    assert log["eval"]["model"] == log["samples"][0]["output"]["model"] == next(iter(log["samples"][0]["model_usage"]))
+    assert (
+        log["eval"]["model"]
+        == log["samples"][0]["output"]["model"]
+        == next(iter(log["samples"][0]["model_usage"]))
+    )
     assert log["eval"]["metadata"]["study"]["task"][0]["name"] == "jsonl"
     assert log["results"]["total_samples"] == 4
     assert log["results"]["scores"][0]["metrics"]["accuracy"]["value"] == 0.25
     samples = {sample["id"]: sample for sample in log["samples"]}
-    ends = {n: (s["output"]["choices"][0]["stop_reason"], s["scores"]["ponder"]["value"]) for n, s in samples.items()}
-    assert ends == {"a": ("stop", "C"), "b": ("stop", "I"), "c": ("stop", "I"), "d": ("max_tokens", "I")}
+    ends = {
+        n: (s["output"]["choices"][0]["stop_reason"], s["scores"]["ponder"]["value"])
+        for n, s in samples.items()
+    }
+    assert ends == {
+        "a": ("stop", "C"),
+        "b": ("stop", "I"),
+        "c": ("stop", "I"),
+        "d": ("max_tokens", "I"),
+    }
     statuses = {n: s["metadata"]["ended"] for n, s in samples.items()}
     assert statuses == {"a": "right", "b": "wrong", "c": "unparsed", "d": "truncated"}
     assert samples["b"]["scores"]["ponder"]["explanation"]
@@ -389,11 +484,17 @@ def test_an_inspect_log(exported) -> None:
         {"role": "user", "content": "what is a?"}, {"role": "assistant", "content": thinking}
     ]  # fmt: skip
     assert samples["b"]["messages"][-1] == {"role": "assistant", "content": "2"}
-    assert (samples["a"]["input"], samples["a"]["epoch"], samples["a"]["metadata"]["size"]) == ("what is a?", 1, 1)
+    assert (samples["a"]["input"], samples["a"]["epoch"], samples["a"]["metadata"]["size"]) == (
+        "what is a?",
+        1,
+        1,
+    )
 
 
 def test_a_conversation(write, ponder) -> None:
-    """Every message is there, in its turn; a conversation that was cut short is no sample of Inspect's."""
+    """Every message is there, in its turn; a conversation that was cut short is no sample of
+    Inspect's.
+    """
     task = '[[task]]\nname = "execution"\nsize = 7\nhistory_turns = 4\n'
     write("s.toml", f'problems = 1\nsamples = 2\n{task}[[model]]\nname = "oracle"\n')
     assert ponder("run", "s.toml").exit_code == 0
@@ -402,17 +503,29 @@ def test_a_conversation(write, ponder) -> None:
     first, second = json.loads(Path("s.json").read_text())["samples"]
     lines = [json.loads(line) for line in Path("s.jsonl").read_text().splitlines()]
     assert (first["epoch"], second["epoch"]) == (1, 2)
-    assert [o.prompt_tokens for o in outcomes()] == [s["output"]["usage"]["input_tokens"] for s in (first, second)]
+    assert [o.prompt_tokens for o in outcomes()] == [
+        s["output"]["usage"]["input_tokens"] for s in (first, second)
+    ]
     [problem] = Study.load("s.toml").cells[0].asked()
     assert len(problem.opening()) >= 8
     asked = [{"role": m.role, "content": m.content} for m in problem.opening()]
     assert first["messages"][: len(asked)] == asked
     turns = first["messages"][len(asked) :]
     assert [m["role"] for m in turns] == ["user", "assistant"] * 3
-    assert [m["content"] for m in turns[::2]] == [line["prompt"] for line in lines[:3]] == list(problem.turns)
+    assert (
+        [m["content"] for m in turns[::2]]
+        == [line["prompt"] for line in lines[:3]]
+        == list(problem.turns)
+    )
 
-    write("cut.jsonl", "\n".join(json.dumps(line) for line in lines if (line["sample"], line["turn"]) != (1, 2)))
-    write("s.toml", f'problems = 1\nsamples = 2\n{task}[[model]]\nname = "replay"\nfile = "cut.jsonl"\n')
+    write(
+        "cut.jsonl",
+        "\n".join(json.dumps(line) for line in lines if (line["sample"], line["turn"]) != (1, 2)),
+    )
+    write(
+        "s.toml",
+        f'problems = 1\nsamples = 2\n{task}[[model]]\nname = "replay"\nfile = "cut.jsonl"\n',
+    )
     assert ponder("run", "s.toml").exit_code == 1
     result = ponder("export", "s.toml", "--format", "inspect", "--json")
     assert json.loads(result.stdout)["rows"] == 1
@@ -421,7 +534,8 @@ def test_a_conversation(write, ponder) -> None:
 def test_each_model_has_an_inspect_log(write, ponder) -> None:
     labels = ("a/../b", "a:..:B", "c")
     models = "".join(
-        f'[[model]]\nname = "oracle"\nlabel = "{label}"\ntokens_at_zero = {n}\n' for n, label in enumerate(labels, 1)
+        f'[[model]]\nname = "oracle"\nlabel = "{label}"\ntokens_at_zero = {n}\n'
+        for n, label in enumerate(labels, 1)
     )
     write("s.toml", f'[[task]]\nname = "chain_sum"\nsize = [2, 3]\n{models}')
     ponder("run", "s.toml", "--set", "problems=3")
@@ -435,24 +549,39 @@ def test_each_model_has_an_inspect_log(write, ponder) -> None:
         assert {sample["output"]["model"] for sample in log["samples"]} == {label}
         assert log["results"]["total_samples"] == len(log["samples"]) == 6
         usages = [sample["model_usage"][label] for sample in log["samples"]]
-        assert log["stats"]["model_usage"] == {label: {k: sum(u[k] for u in usages) for k in usages[0]}}
+        assert log["stats"]["model_usage"] == {
+            label: {k: sum(u[k] for u in usages) for k in usages[0]}
+        }
         assert usages[0]["total_tokens"] > 0
-    named = ponder("export", "s.toml", "--format", "inspect", "--set", "problems=3", "-o", "x.log").stdout
+    named = ponder(
+        "export", "s.toml", "--format", "inspect", "--set", "problems=3", "-o", "x.log"
+    ).stdout
     assert named.splitlines() == ["x-a-..-b.log", "x-a-..-B-2.log", "x-c.log"]
 
 
 def test_a_score_of_inspect_holds_the_parsed_answer(write, ponder) -> None:
-    write("s.toml", STUDY.replace("jsonl", "chain_sum", 1).replace('file = "problems.jsonl"', "size = 2"))
+    write(
+        "s.toml",
+        STUDY.replace("jsonl", "chain_sum", 1).replace('file = "problems.jsonl"', "size = 2"),
+    )
     write("answers.jsonl", "")
     [problem] = itertools.islice(Study.load("s.toml").cells[0].asked(), 1)
     long = f"Let me see. I add them up, and so <answer>{problem.gold}</answer>"
-    lines = [{"problem": problem.id, "answer": long}, {"problem": problem.id, "answer": "?", "sample": 1}]
+    lines = [
+        {"problem": problem.id, "answer": long},
+        {"problem": problem.id, "answer": "?", "sample": 1},
+    ]
     write("answers.jsonl", "\n".join(map(json.dumps, lines)))
     few = ("--set", "problems=1", "--set", "samples=2")
     assert ponder("run", "s.toml", *few).exit_code == 0
     assert ponder("export", "s.toml", "--format", "inspect", *few).exit_code == 0
-    scores = [sample["scores"]["ponder"] for sample in json.loads(Path("s.json").read_text())["samples"]]
-    assert [(score["value"], score["answer"]) for score in scores] == [("C", json.dumps(problem.gold)), ("I", None)]
+    scores = [
+        sample["scores"]["ponder"] for sample in json.loads(Path("s.json").read_text())["samples"]
+    ]
+    assert [(score["value"], score["answer"]) for score in scores] == [
+        ("C", json.dumps(problem.gold)),
+        ("I", None),
+    ]
 
 
 def test_a_file_that_can_not_be_written_is_the_users_to_name(exported, ponder) -> None:

@@ -19,12 +19,20 @@ def outcome(problem: str, policy: str, kl: float | None, **settings) -> Outcome:
     methods = [("compress", {"policy": policy, **settings})]
     label = " ".join([f"gpt + tools + {policy}", *(f"{k}={v}" for k, v in settings.items())])
     names = {"model": label, "variant": label}
-    return made_up.outcome("tents", "gpt + tools", 25, problem, methods=methods, label=names, details=details)
+    return made_up.outcome(
+        "tents", "gpt + tools", 25, problem, methods=methods, label=names, details=details
+    )
 
 
 # Without skewness, where Hall's interval is that of Student's t.
-DRIFTS = {"random": [0.5, 0.3, 0.4, 0.6], "snapkv": [0.2, 0.1, 0.1, 0.2], "h2o": [0.7, 0.5, 0.6, 0.8]}
-OUTCOMES = [outcome(str(n), policy, kl) for policy, drifts in DRIFTS.items() for n, kl in enumerate(drifts)]
+DRIFTS = {
+    "random": [0.5, 0.3, 0.4, 0.6],
+    "snapkv": [0.2, 0.1, 0.1, 0.2],
+    "h2o": [0.7, 0.5, 0.6, 0.8],
+}
+OUTCOMES = [
+    outcome(str(n), policy, kl) for policy, drifts in DRIFTS.items() for n, kl in enumerate(drifts)
+]
 
 
 def test_drift_is_a_mean_over_texts_with_its_interval() -> None:
@@ -49,7 +57,9 @@ def test_policies_are_set_against_the_reference_text_by_text() -> None:
 
 
 def test_only_what_is_swept_tells_points_apart() -> None:
-    some = [outcome(str(n), "random", 0.1, window=16, ratio=r) for n in range(3) for r in (0.25, 0.5)]
+    some = [
+        outcome(str(n), "random", 0.1, window=16, ratio=r) for n in range(3) for r in (0.25, 0.5)
+    ]
     tables = Fidelity().estimate(some)
     assert {p["settings"] for p in tables["points"]} == {"ratio 0.25", "ratio 0.5"}
     assert math.isfinite(tables["points"][0]["drift"])

@@ -1,4 +1,6 @@
-"""The figures on accuracy, effort and execution: their tables against numbers worked out by hand, and their charts."""
+"""The figures on accuracy, effort and execution: their tables against numbers worked out by hand,
+and their charts.
+"""
 
 from __future__ import annotations
 
@@ -37,28 +39,50 @@ def outcome(
     ended = ended or ("right" if correct else "wrong")
     why = "" if ended == "right" else "wrong grid"
     spent = {"thinking_tokens": tokens, "answer_tokens": 20, "counted_by": "server"}
-    return made_up.outcome("t", model, size, f"p{problem}", ended, why=why, details=details, **spent)
+    return made_up.outcome(
+        "t", model, size, f"p{problem}", ended, why=why, details=details, **spent
+    )
 
 
 def puzzles(model: str = "m", truncated: int = 0) -> list[Outcome]:
-    """Ten tokens per cell; all 8 solved at 16 and 25 cells, none at 36 and 49; some of the last cut short."""
-    rows = [outcome(s, p, model=model, correct=s < 30, tokens=10 * s) for s in (16, 25, 36, 49) for p in range(8)]
-    return rows[: len(rows) - truncated] + [o._replace(ended="truncated") for o in rows[len(rows) - truncated :]]
+    """Ten tokens per cell; all 8 solved at 16 and 25 cells, none at 36 and 49; some of the last cut
+    short.
+    """
+    rows = [
+        outcome(s, p, model=model, correct=s < 30, tokens=10 * s)
+        for s in (16, 25, 36, 49)
+        for p in range(8)
+    ]
+    return rows[: len(rows) - truncated] + [
+        o._replace(ended="truncated") for o in rows[len(rows) - truncated :]
+    ]
 
 
-def rollout(per_turn: int, first_error: int | None, problem: int, model: str = "m", turns: int = 8) -> Outcome:
+def rollout(
+    per_turn: int, first_error: int | None, problem: int, model: str = "m", turns: int = 8
+) -> Outcome:
     """Every turn adds 2; from `first_error` on the sum is one too high."""
     true = [2 * t for t in range(1, turns + 1)]
     parsed = [s + (first_error is not None and t >= first_error) for t, s in enumerate(true, 1)]
     details = {"parsed": parsed, "true": true, "start": 0, "per_turn": per_turn}
     tokens = 1000 // per_turn + problem
-    return outcome(8 * per_turn, problem, model=model, correct=first_error is None, tokens=tokens, **details)
+    return outcome(
+        8 * per_turn, problem, model=model, correct=first_error is None, tokens=tokens, **details
+    )
 
 
-def next_turns(history: int, error_rate: float, right: int, of: int = 20, model: str = "m") -> list[Outcome]:
+def next_turns(
+    history: int, error_rate: float, right: int, of: int = 20, model: str = "m"
+) -> list[Outcome]:
     details = {"history_turns": history, "error_rate": error_rate, "true": [7]}
     return [
-        outcome(history + 1, i + int(1000 * error_rate), model=model, parsed=[7 if i < right else 8], **details)
+        outcome(
+            history + 1,
+            i + int(1000 * error_rate),
+            model=model,
+            parsed=[7 if i < right else 8],
+            **details,
+        )
         for i in range(of)
     ]
 
@@ -81,7 +105,9 @@ def points(picture: str, colour: str) -> list[str]:
 def every(node: Any, key: str) -> list[Any]:
     """Every value of a key, anywhere in a chart."""
     if isinstance(node, dict):
-        return [v for k, v in node.items() if k == key] + [x for v in node.values() for x in every(v, key)]
+        return [v for k, v in node.items() if k == key] + [
+            x for v in node.values() for x in every(v, key)
+        ]
     return [x for v in node for x in every(v, key)] if isinstance(node, list) else []
 
 
@@ -92,16 +118,30 @@ def data(chart: dict[str, Any], key: str, value: str) -> list[Any]:
 
 def domains(chart: dict[str, Any], channel: str) -> list[list[Any]]:
     """The different scale domains of a channel."""
-    found = [e[channel]["scale"]["domain"] for e in every(chart, "encoding") if "scale" in e.get(channel, {})]
+    found = [
+        e[channel]["scale"]["domain"]
+        for e in every(chart, "encoding")
+        if "scale" in e.get(channel, {})
+    ]
     return [d for i, d in enumerate(found) if d not in found[:i]]
 
 
 def test_effort_tables_by_hand() -> None:
-    rows = [*puzzles(truncated=3), outcome(16, 8, ended="failed"), outcome(16, 9, ended="unparsed", tokens=160)]
+    rows = [
+        *puzzles(truncated=3),
+        outcome(16, 8, ended="failed"),
+        outcome(16, 9, ended="unparsed", tokens=160),
+    ]
     tables = Effort(unit="cell").estimate(rows)
     assert len(tables["attempts"]) == 33
     kinds = [p["outcome"] for p in tables["attempts"]]
-    assert [kinds.count(k) for k in ("solved", "wrong", "unparsed", "truncated", "failed")] == [16, 13, 1, 3, 0]
+    assert [kinds.count(k) for k in ("solved", "wrong", "unparsed", "truncated", "failed")] == [
+        16,
+        13,
+        1,
+        3,
+        0,
+    ]
     fits = {f["fitted_to"]: f for f in tables["fits"]}
     line = fits["solved, as published"]
     assert (line["tokens_per_size"], line["tokens_at_zero"]) == pytest.approx((10, 0), abs=1e-9)
@@ -118,7 +158,8 @@ def test_effort_tables_by_hand() -> None:
     assert "accuracy falls below 50 % at" in sentence
     assert "all attempts: 2" in sentence
     assert (
-        "solved ones: 250 [250, 250] thinking tokens at 25 cells (geometric mean), growing as size^1 [1, 1]" in sentence
+        "solved ones: 250 [250, 250] thinking tokens at 25 cells (geometric mean), growing as size^1 [1, 1]"
+        in sentence
     )
     assert "extrapolated from 49 cells on" in sentence
     assert "as published: 10 [10, 10] thinking tokens per cell" in sentence
@@ -128,9 +169,13 @@ def test_effort_tables_by_hand() -> None:
 @pytest.mark.parametrize("others", [[], ["b"], ["b", "c", LONG_NAME]])
 def test_one_triangle_per_truncated_attempt_however_many_models(others: list[str]) -> None:
     # The first model has none, so that panels differ in the outcomes that they show.
-    rows = [*puzzles("a", truncated=0 if others else 3), *(o for m in others for o in puzzles(m, truncated=3))]
+    rows = [
+        *puzzles("a", truncated=0 if others else 3),
+        *(o for m in others for o in puzzles(m, truncated=3)),
+    ]
     picture, many = svg(Effort(), rows), len(others) or 1
-    assert [path.count("L") for path in points(picture, TRUNCATED)] == [2] * 3 * many  # three corners
+    # three corners
+    assert [path.count("L") for path in points(picture, TRUNCATED)] == [2] * 3 * many
     assert all("A" in path for path in points(picture, SOLVED))  # circles
     assert all(path.count("L") == 0 and "h" in path for path in points(picture, WRONG))  # squares
     assert len(points(picture, SOLVED)) == 16 * (1 + len(others))
@@ -143,7 +188,8 @@ def test_effort_legend_is_solved_wrong_truncated_and_the_lines() -> None:
         assert domains(chart, channel) == [["solved", "wrong", "truncated"]]
     curves = [f"all: {c}" for c in ("geometric mean", "90 % quantile")] + ["solved: geometric mean"]
     assert domains(chart, "color") == [[*curves, "solved: straight line", "published"]]
-    assert domains(spec(Effort(), puzzles()), "color") == [curves]  # without published lines, no straight one
+    # without published lines, no straight one
+    assert domains(spec(Effort(), puzzles()), "color") == [curves]
     assert [p["title"]["text"] for p in chart["concat"]] == [["a"], ["b"]]
     legend = svg(Effort(), puzzles(truncated=3))
     assert "failed" not in legend
@@ -157,8 +203,12 @@ def test_unparsed_attempts_have_a_mark_of_their_own() -> None:
     assert domains(spec(Effort(), rows), "shape") == [["solved", "wrong", "unparsed", "truncated"]]
 
 
-def said(tokens: dict[int, tuple[int, ...]], cap: int, right: int = 2) -> tuple[str, dict[str, Any]]:
-    """What `effort` says and draws of attempts by size; up to size `right` they are right unless they reach the cap."""
+def said(
+    tokens: dict[int, tuple[int, ...]], cap: int, right: int = 2
+) -> tuple[str, dict[str, Any]]:
+    """What `effort` says and draws of attempts by size; up to size `right` they are right unless
+    they reach the cap.
+    """
     rows = [
         outcome(s, p, correct=s <= right, ended="truncated" if t >= cap else "", tokens=min(t, cap))
         for s, own in tokens.items()
@@ -180,25 +230,32 @@ def test_effort_quotes_no_fit_to_attempts_that_are_mostly_truncated() -> None:
     assert not re.search(r"geometric mean|size\^|extrapolated|effort over", sentence)
     assert max(float(n.replace(",", "")) for n in re.findall(r"\d[\d,.]*\d|\d", sentence)) == 600
     assert not data(chart, "fit", "all")
-    law = Effort().estimate([outcome(s, p, tokens=t) for s, own in tokens.items() for p, t in enumerate(own)])
+    law = Effort().estimate(
+        [outcome(s, p, tokens=t) for s, own in tokens.items() for p, t in enumerate(own)]
+    )
     assert law["summary"][0]["no_fit"] == ""  # the same tokens, none truncated
 
 
 def test_effort_quotes_no_fit_to_two_problems_per_size() -> None:
     sentence, chart = said({2: (50, 90), 4: (60, 110)}, cap=600)
-    assert sentence.startswith("m: accuracy falls below 50 % near 2.83 terms, but its interval covers every size asked")
+    assert sentence.startswith(
+        "m: accuracy falls below 50 % near 2.83 terms, but its interval covers every size asked"
+    )
     assert "; too few attempts for a fit" in sentence
     assert not re.search(r"\?|geometric mean|size\^", sentence)
     assert not data(chart, "fit", "all")
     assert bands(chart) == 0
     _, clear = said(
-        {2: (50, 90, 70) * 5, 3: (50, 80, 90) * 5, 4: (60, 110, 90) * 5, 6: (60, 110, 90) * 5}, 600, right=3
+        {2: (50, 90, 70) * 5, 3: (50, 80, 90) * 5, 4: (60, 110, 90) * 5, 6: (60, 110, 90) * 5},
+        600,
+        right=3,
     )
     assert bands(clear) == 1
 
 
 def test_effort_of_replies_of_a_few_tokens() -> None:
-    sentence, _ = said({2: (1, 2, 3), 4: (2, 3, 4)}, cap=600)  # an eighth of their budget is less than one token
+    # an eighth of their budget is less than one token
+    sentence, _ = said({2: (1, 2, 3), 4: (2, 3, 4)}, cap=600)
     assert "all attempts: 1.82 [0.258, 12.8] thinking tokens at 2 terms" in sentence
 
 
@@ -214,7 +271,9 @@ def test_lines_do_not_break_inside_intervals() -> None:
     for letters in range(26, 80):
         lines = wrapped(note, letters)
         assert " ".join(lines) == note
-        assert all(line.count("[") == line.count("]") and not line.startswith(("[", "%")) for line in lines)
+        assert all(
+            line.count("[") == line.count("]") and not line.startswith(("[", "%")) for line in lines
+        )
 
 
 def test_effort_draws_published_lines_and_attempts_on_one_full_scale() -> None:
@@ -228,20 +287,29 @@ def test_effort_draws_published_lines_and_attempts_on_one_full_scale() -> None:
 
 def test_effort_never_moves_a_point_sideways() -> None:
     chart = spec(Effort(), puzzles(truncated=3))
-    assert every(chart, "xOffset") == every(chart, "dx")[1:] == []  # `dx` is the distance of one label from its line
+    # `dx` is the distance of one label from its line
+    assert every(chart, "xOffset") == every(chart, "dx")[1:] == []
     across = {
         m[1]
-        for m in re.finditer(r'aria-roledescription="point" transform="translate\(([\d.]+)', svg(Effort(), puzzles()))
+        for m in re.finditer(
+            r'aria-roledescription="point" transform="translate\(([\d.]+)', svg(Effort(), puzzles())
+        )
     }
     assert len(across) == 4
 
 
 def test_accuracy_by_hand() -> None:
-    rows = [outcome(16, p, correct=p < 14) for p in range(20)] + [outcome(25, p, correct=False) for p in range(20)]
+    rows = [outcome(16, p, correct=p < 14) for p in range(20)] + [
+        outcome(25, p, correct=False) for p in range(20)
+    ]
     tables = Accuracy(unit="cell").estimate([*rows, outcome(25, 20, ended="failed")])
     first, second = tables["sizes"]
     assert (first["accuracy"], first["attempts"], first["tokens"]) == (0.7, 20, 100)
-    assert (second["accuracy"], second["accuracy_high"], second["failed"]) == (0, wilson(0, 20, 0.95)[1], 1)
+    assert (second["accuracy"], second["accuracy_high"], second["failed"]) == (
+        0,
+        wilson(0, 20, 0.95)[1],
+        1,
+    )
     [sentence] = Accuracy().findings(tables)
     assert (
         sentence
@@ -252,16 +320,21 @@ def test_accuracy_by_hand() -> None:
 def test_accuracy_tells_the_local_estimate_and_an_unsteady_fall() -> None:
     def said(*right: int) -> list[str]:
         rows = [
-            outcome(s, p, correct=p < n) for s, n in zip((16, 25, 36, 49, 64), right, strict=True) for p in range(20)
+            outcome(s, p, correct=p < n)
+            for s, n in zip((16, 25, 36, 49, 64), right, strict=True)
+            for p in range(20)
         ]
         return Accuracy().findings(Accuracy(unit="cell").estimate(rows))
 
     [sentence] = said(20, 18, 10, 2, 0)
     assert re.search(
-        r"; below 50 % from 35.5 \[\d.*\] cells \(35.5 \[\d.*\] by the three nearest sizes alone\)\.$", sentence
+        r"; below 50 % from 35.5 \[\d.*\] cells \(35.5 \[\d.*\] by the three nearest sizes alone\)\.$",
+        sentence,
     )
     _, doubt = said(4, 8, 12, 16, 20)
-    assert doubt.startswith("m: accuracy does not fall steadily with size: 20% at 16 cells and 100% at 64 cells (p")
+    assert doubt.startswith(
+        "m: accuracy does not fall steadily with size: 20% at 16 cells and 100% at 64 cells (p"
+    )
 
 
 def test_accuracy_has_ticks_at_the_sizes_asked_and_names_what_is_published() -> None:
@@ -270,7 +343,9 @@ def test_accuracy_has_ticks_at_the_sizes_asked_and_names_what_is_published() -> 
     assert ticks
     assert all(t == [16, 25, 36, 49] for t in ticks)
     assert domains(chart, "color") == [["a", "b", "published"]]
-    scale = next(e["color"]["scale"] for e in every(chart, "encoding") if "field" in e.get("color", {}))
+    scale = next(
+        e["color"]["scale"] for e in every(chart, "encoding") if "field" in e.get("color", {})
+    )
     assert scale["range"] == [*COLOURS[:2], MUTED]
     [[low, high]] = domains(chart, "x")
     assert low < 16
@@ -284,18 +359,26 @@ def test_accuracy_draws_a_size_of_zero() -> None:
 
 
 def test_horizon_by_hand() -> None:
-    # Of ten rollouts, six are wrong from turn 3 on: survival is 0.4 from there, below one half at step 3 · 2.
-    rows = [rollout(2, 3 if p < 6 else None, p) for p in range(10)] + [rollout(1, None, p) for p in range(10)]
+    # Of ten rollouts, six are wrong from turn 3 on: survival is 0.4 from there, below one half at
+    # step 3 · 2.
+    rows = [rollout(2, 3 if p < 6 else None, p) for p in range(10)] + [
+        rollout(1, None, p) for p in range(10)
+    ]
     tables = Horizon().estimate(rows)
     one, two = tables["summary"]
     assert (one["series"], two["series"]) == ("1 step per turn", "2 steps per turn")
     assert (one["horizon"], two["horizon"]) == (None, 6)
-    assert two["step_accuracy"] == pytest.approx((44 / 50) ** 0.5)  # six errors in 6 · 3 + 4 · 8 turns at risk
+    # six errors in 6 · 3 + 4 · 8 turns at risk
+    assert two["step_accuracy"] == pytest.approx((44 / 50) ** 0.5)
     assert (two["after_right"], two["after_wrong"]) == (pytest.approx(34 / 40), 1)
     survival = {r["size"]: r["value"] for r in tables["survival"] if r["series"] == two["series"]}
     assert (survival[0], survival[6]) == (1, pytest.approx(0.4))
     third = [r for r in tables["turns"] if r["series"] == two["series"]][2]
-    assert (third["last"], third["task"], third["turn"]) == (6, pytest.approx(0.4), pytest.approx(0.4))
+    assert (third["last"], third["task"], third["turn"]) == (
+        6,
+        pytest.approx(0.4),
+        pytest.approx(0.4),
+    )
     assert Horizon(target=0.3).estimate(rows)["summary"][1]["horizon"] is None
     first, end, second, after = Horizon().findings(tables)
     assert first.startswith("m, 1 step per turn: horizon not reached, at least 8 steps;")
@@ -305,9 +388,15 @@ def test_horizon_by_hand() -> None:
 
 
 def test_horizon_has_a_panel_with_intervals_per_series_and_model() -> None:
-    rows = [rollout(k, 3 if p < 6 else None, p, m) for m in ("b", "a") for k in (1, 2, 4) for p in range(10)]
+    rows = [
+        rollout(k, 3 if p < 6 else None, p, m)
+        for m in ("b", "a")
+        for k in (1, 2, 4)
+        for p in range(10)
+    ]
     chart = spec(Horizon(overlay="execution_horizon"), rows)
-    assert [grid["title"]["text"] for grid in chart["vconcat"]] == [["b"], ["a"]]  # in the study's order
+    # in the study's order
+    assert [grid["title"]["text"] for grid in chart["vconcat"]] == [["b"], ["a"]]
     for grid in chart["vconcat"]:
         titles = [panel["title"]["text"] for panel in grid["concat"]]
         assert titles == [["1 step per turn"], ["2 steps per turn"], ["4 steps per turn"]]
@@ -315,9 +404,18 @@ def test_horizon_has_a_panel_with_intervals_per_series_and_model() -> None:
             marks = [layer["mark"]["type"] for layer in panel["layer"]]
             assert marks.count("area") == 1
             assert marks.count("rule") == 2  # the target, and the bars of turn accuracy
-        assert ['"diamond"' in json.dumps(panel) for panel in grid["concat"]] == [True, False, False]
+        assert ['"diamond"' in json.dumps(panel) for panel in grid["concat"]] == [
+            True,
+            False,
+            False,
+        ]
     [names] = domains(chart, "color")
-    assert names == ["task accuracy (no error so far)", "turn accuracy", "task accuracy, other panels", "published"]
+    assert names == [
+        "task accuracy (no error so far)",
+        "turn accuracy",
+        "task accuracy, other panels",
+        "published",
+    ]
     [diamonds] = data(chart, "measure", "published")
     assert len(diamonds) == 7
 
@@ -345,13 +443,23 @@ def test_tradeoff_by_hand() -> None:
     failed = rollout(4, None, 9)._replace(ended="failed")
     [point] = Tradeoff().estimate([*rows, failed])["points"]
     # Tokens: 250 + problem of thinking and 20 of answer, on average 250 + 3.5 + 20.
-    assert (point["accuracy"], point["tokens"], point["attempts"], point["failed"]) == (0.75, 273.5, 8, 1)
+    assert (point["accuracy"], point["tokens"], point["attempts"], point["failed"]) == (
+        0.75,
+        273.5,
+        8,
+        1,
+    )
     assert (point["steps"], point["per_turn"]) == (32, 4)
 
 
 def test_tradeoff_puts_models_side_by_side_on_one_accuracy_axis() -> None:
     steps = {"b": 180, "a": 120}
-    rows = [made_up.changed(rollout(k, None, p, m), size=steps[m]) for m in steps for k in (1, 2, 4) for p in range(4)]
+    rows = [
+        made_up.changed(rollout(k, None, p, m), size=steps[m])
+        for m in steps
+        for k in (1, 2, 4)
+        for p in range(4)
+    ]
     chart = spec(Tradeoff(overlay="execution_tradeoff"), rows)
     assert [p["title"]["text"] for p in chart["concat"]] == [["b"], ["a"]]
     assert chart["columns"] == 2
@@ -361,23 +469,45 @@ def test_tradeoff_puts_models_side_by_side_on_one_accuracy_axis() -> None:
     assert domains(chart, "shape") == [["measured", "published"]]
     (low, high), (_, own) = domains(chart, "x")
     assert low < 270
-    assert high > 30000 > own > 1020  # published points are of 180 steps, and drawn only in the panel that has as many
-    assert {r["label"] for rows in data(chart, "source", "measured") for r in rows} == {"1", "2", "4"}
-    assert {r["label"] for rows in data(chart, "source", "published") for r in rows} == {"10", "20", "90", "180"}
+    # published points are of 180 steps, and drawn only in the panel that has as many
+    assert high > 30000 > own > 1020
+    assert {r["label"] for rows in data(chart, "source", "measured") for r in rows} == {
+        "1",
+        "2",
+        "4",
+    }
+    assert {r["label"] for rows in data(chart, "source", "published") for r in rows} == {
+        "10",
+        "20",
+        "90",
+        "180",
+    }
 
 
 def test_self_conditioning_calls_a_fall_in_accuracy_a_positive_drop() -> None:
-    rows = [*next_turns(0, 0.0, 20), *next_turns(59, 0.0, 18), *next_turns(59, 0.5, 10), *next_turns(59, 1.0, 19)]
+    rows = [
+        *next_turns(0, 0.0, 20),
+        *next_turns(59, 0.0, 18),
+        *next_turns(59, 0.5, 10),
+        *next_turns(59, 1.0, 19),
+    ]
     tables = SelfConditioning().estimate(rows)
-    assert [(p["history_turns"], p["error_rate"], p["turn_accuracy"]) for p in tables["points"]] == [
+    assert [
+        (p["history_turns"], p["error_rate"], p["turn_accuracy"]) for p in tables["points"]
+    ] == [
         (0, 0.0, 1.0),
         (59, 0.0, 0.9),
         (59, 0.5, 0.5),
         (59, 1.0, 0.95),
     ]
     effects = [(e["effect"], e["error_rate"], pytest.approx(e["drop"])) for e in tables["effects"]]
-    # Long context against a fresh start; self-conditioning against a true history of the same length.
-    assert effects == [("long context", 0.0, 0.1), ("self-conditioning", 0.5, 0.4), ("self-conditioning", 1.0, -0.05)]
+    # Long context against a fresh start; self-conditioning against a true history of the same
+    # length.
+    assert effects == [
+        ("long context", 0.0, 0.1),
+        ("self-conditioning", 0.5, 0.4),
+        ("self-conditioning", 1.0, -0.05),
+    ]
     first, second, _ = SelfConditioning().findings(tables)
     assert first.startswith("m: long context lowers turn accuracy by 10% [")
     assert second.endswith("after 59 turns with 50% wrong.")
@@ -386,7 +516,9 @@ def test_self_conditioning_calls_a_fall_in_accuracy_a_positive_drop() -> None:
 def test_self_conditioning_without_a_fresh_start_claims_no_long_context() -> None:
     tables = SelfConditioning().estimate([*next_turns(59, 0.0, 18), *next_turns(59, 0.5, 10)])
     assert [e["effect"] for e in tables["effects"]] == ["self-conditioning"]
-    assert "higher and flatter is better" in json.dumps(spec(SelfConditioning(), next_turns(59, 0.0, 18)))
+    assert "higher and flatter is better" in json.dumps(
+        spec(SelfConditioning(), next_turns(59, 0.0, 18))
+    )
 
 
 def test_max_turn_by_hand() -> None:
@@ -394,7 +526,10 @@ def test_max_turn_by_hand() -> None:
     tables = MaxTurn().estimate(rows)
     [summary] = tables["summary"]
     assert 8 <= summary["max_turn_low"] <= summary["max_turn"] <= summary["max_turn_high"] <= 16
-    assert [(r["size"], r["accuracy"], r["attempts"]) for r in tables["sizes"]][3:5] == [(8, 1.0, 20), (16, 0.0, 20)]
+    assert [(r["size"], r["accuracy"], r["attempts"]) for r in tables["sizes"]][3:5] == [
+        (8, 1.0, 20),
+        (16, 0.0, 20),
+    ]
     assert MaxTurn().findings(tables)[0].startswith("m: the largest turn with 80% accuracy has ")
     assert "further right is better" in json.dumps(spec(MaxTurn(), rows))
     wrong = [o._replace(ended="wrong") for o in rows]
@@ -419,7 +554,12 @@ def test_a_figure_draws_little_and_much(figure: Figure, rows: list[Outcome]) -> 
     four = [made_up.changed(o, model=m) for m in names for o in rows]
     wrong = [o._replace(ended="wrong", details={**o.details, "parsed": [None] * 8}) for o in rows]
     nothing = [made_up.changed(o, model="b", ended="failed") for o in rows]
-    for outcomes in (rows[:1], [o for o in rows if o.size == rows[0].size], wrong, [*rows, *nothing]):
+    for outcomes in (
+        rows[:1],
+        [o for o in rows if o.size == rows[0].size],
+        wrong,
+        [*rows, *nothing],
+    ):
         assert svg(figure, outcomes).startswith("<svg")
     text = re.sub(r"<[^>]*>|\s", "", svg(figure, four))  # a long name is broken into lines
     assert all(name.replace(" ", "") in text for name in names)

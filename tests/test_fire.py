@@ -1,7 +1,7 @@
 """A study under fire: endpoint faults, kills, full disks, damage, all at seeded moments.
 
-After each, what is stored is exactly what an undisturbed run stores, nothing is there that was not answered, and the
-server has billed no more than the cap. `make fire` makes many more of each.
+After each, what is stored is exactly what an undisturbed run stores, nothing is there that was not
+answered, and the server has billed no more than the cap. `make fire` makes many more of each.
 """
 
 from __future__ import annotations
@@ -52,17 +52,29 @@ LENGTHS = {"lengths": {"median": 200, "sigma": 1.0}, "seconds_per_token": 2e-5}
 
 
 def faults_of(rng: random.Random) -> dict:
-    """A mix of endpoint faults, from mild to bad. Few are ignored, because each of those takes the whole timeout."""
-    mix = {fault: rng.choice([0.0, 0.02, 0.1]) for fault in ("429", "500", "drop", "cut", "malformed")}
+    """A mix of endpoint faults, from mild to bad.
+
+    Few are ignored, because each of those takes the whole timeout.
+    """
+    mix = {
+        fault: rng.choice([0.0, 0.02, 0.1]) for fault in ("429", "500", "drop", "cut", "malformed")
+    }
     return {**mix, "ignore": rng.choice([0.0, 0.005]), "retry_after": "0.01", **LENGTHS}
 
 
 def outcomes(store: str) -> dict[tuple, tuple]:
     """What a store holds, without what differs from run to run: row ids and seconds."""
     with Store(Path(store)) as opened:
-        rows = [o._replace(attempt=0, seconds=0.0) for o in opened.outcomes(Study.load("s.toml").cells)]
-    details = {id(o): {k: v for k, v in o.details.items() if k != "first_token_seconds"} for o in rows}
-    return {(o.label.task, o.label.model, o.size, o.problem, o.sample): (*o[4:11], details[id(o)]) for o in rows}
+        rows = [
+            o._replace(attempt=0, seconds=0.0) for o in opened.outcomes(Study.load("s.toml").cells)
+        ]
+    details = {
+        id(o): {k: v for k, v in o.details.items() if k != "first_token_seconds"} for o in rows
+    }
+    return {
+        (o.label.task, o.label.model, o.size, o.problem, o.sample): (*o[4:11], details[id(o)])
+        for o in rows
+    }
 
 
 def texts(store: str) -> dict[tuple, tuple]:
@@ -107,7 +119,9 @@ def test_faults_and_kills(serve, write, ponder, running, seed) -> None:
     assert outcomes("ponder.db") == outcomes("truth.db")
     for store in ("ponder.db", "truth.db"):
         assert ponder("report", "s.toml", "--store", store, "-o", f"report-{store}").exit_code == 0
-    first, second = (sorted(Path(f"report-{store}").glob("*.csv")) for store in ("ponder.db", "truth.db"))
+    first, second = (
+        sorted(Path(f"report-{store}").glob("*.csv")) for store in ("ponder.db", "truth.db")
+    )
     assert [file.read_text() for file in first] == [file.read_text() for file in second]
 
 
@@ -123,7 +137,12 @@ def test_a_cap_under_fire(serve, write, ponder, running, seed) -> None:
     rng = random.Random(100 + seed)
     served = serve(**faults_of(rng))
     method = rng.choice(["", 'method = { name = "vote", n = 3 }'])
-    settings = {"url": served.url, "concurrency": rng.choice([4, 32]), "model": method, "cap": "max_tokens = 60000"}
+    settings = {
+        "url": served.url,
+        "concurrency": rng.choice([4, 32]),
+        "model": method,
+        "cap": "max_tokens = 60000",
+    }
     write("s.toml", STUDY.format(problems=40, **settings))
     for _ in range(KILLS // 3):
         answered = served.state().get("answered", 0)
@@ -135,7 +154,10 @@ def test_a_cap_under_fire(serve, write, ponder, running, seed) -> None:
     assert served.state()["billed_tokens"] <= 60_000
     served.calm()
     assert ponder("run", "s.toml", "--set", "max_tokens=100000000").exit_code == 0
-    assert ponder("run", "s.toml", "--set", "max_tokens=100000000", "--store", "truth.db").exit_code == 0
+    assert (
+        ponder("run", "s.toml", "--set", "max_tokens=100000000", "--store", "truth.db").exit_code
+        == 0
+    )
     check(ponder, "ponder.db", "truth.db")
     assert outcomes("ponder.db") == outcomes("truth.db")
 
@@ -155,7 +177,8 @@ def test_two_runs_at_once(serve, write, ponder, running) -> None:
         served.release()
         process.communicate()
     assert process.returncode == 0
-    assert served.state()["answered"] == 2 * 2 * 20 + 2 * 3 * 20  # sizes of one turn, and conversations of three
+    # sizes of one turn, and conversations of three
+    assert served.state()["answered"] == 2 * 2 * 20 + 2 * 3 * 20
     served.calm()
     assert ponder("run", "s.toml", "--store", "truth.db").exit_code == 0
     check(ponder, "ponder.db", "truth.db")
@@ -167,7 +190,10 @@ def small_disk(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(disk)]
-    if not shutil.which("mount") or subprocess.run(mount, capture_output=True, check=False).returncode:
+    if (
+        not shutil.which("mount")
+        or subprocess.run(mount, capture_output=True, check=False).returncode
+    ):
         pytest.skip("mounting a small disk isn't permitted here")
     yield disk
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
@@ -206,7 +232,12 @@ def test_damage(truth_store, folder, ponder, seed) -> None:
         content[at : at + length] = rng.randbytes(min(length, len(content) - at))
     Path("ponder.db").write_bytes(content)
     shutil.copy(truth_store.parent / "s.toml", "s.toml")
-    for words in (["plan", "s.toml"], ["report", "s.toml"], ["export", "s.toml"], ["store", "check", "ponder.db"]):
+    for words in (
+        ["plan", "s.toml"],
+        ["report", "s.toml"],
+        ["export", "s.toml"],
+        ["store", "check", "ponder.db"],
+    ):
         result = ponder(*words)
         assert result.exit_code in (0, 1, 2), result.output
     assert ponder("store", "repair", "ponder.db", "-o", "saved.db").exit_code in (0, 1, 2)
@@ -223,7 +254,14 @@ def truth_store(tmp_path_factory) -> Path:
     study = STUDY.format(problems=20, url="http://127.0.0.1:9/v1", concurrency=8, model="", cap="")
     head, model = study[: study.index("[[model]]")], '[[model]]\nname = "oracle"\nerror = 0.2\n'
     (folder / "s.toml").write_text(f'{head}{model}[[figure]]\nname = "accuracy"\n')
-    command = [sys.executable, "-c", "from ponder.cli import main; main()", "run", "s.toml", "--json"]
+    command = [
+        sys.executable,
+        "-c",
+        "from ponder.cli import main; main()",
+        "run",
+        "s.toml",
+        "--json",
+    ]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["done"] == 120
     return folder / "ponder.db"

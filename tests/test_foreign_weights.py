@@ -14,7 +14,8 @@ import pytest
 from ponder.core.plugins import HERE
 
 LOADERS = {"from_pretrained", "from_config", "load_dataset", "pipeline"}
-RUN_NO_CODE = {"Tokenizer", "GenerationConfig", "PeftModel"}  # their `from_pretrained` reads data only
+# their `from_pretrained` reads data only
+RUN_NO_CODE = {"Tokenizer", "GenerationConfig", "PeftModel"}
 
 LOADING = """
 import sys
@@ -51,8 +52,14 @@ def test_weights_with_code_of_their_own_are_refused_without_a_question(tmp_path)
     mark = tmp_path / "owned"
     folder = tmp_path / "evil"
     folder.mkdir()
-    (folder / "modeling.py").write_text(f"open({str(mark)!r}, 'w').close()\nclass Config: pass\nclass Model: pass\n")
-    classes = {"AutoConfig": "modeling.Config", "AutoModel": "modeling.Model", "AutoModelForCausalLM": "modeling.Model"}
+    (folder / "modeling.py").write_text(
+        f"open({str(mark)!r}, 'w').close()\nclass Config: pass\nclass Model: pass\n"
+    )
+    classes = {
+        "AutoConfig": "modeling.Config",
+        "AutoModel": "modeling.Model",
+        "AutoModelForCausalLM": "modeling.Model",
+    }
     (folder / "config.json").write_text(json.dumps({"model_type": "evil", "auto_map": classes}))
     tokenizer = {"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": ["modeling.Model", None]}}
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
@@ -88,7 +95,9 @@ def on_a_terminal(command: list[str], typed: bytes) -> str:
 
 
 def calls() -> Iterator[tuple[str, ast.Call, str]]:
-    """Every call of something that may load foreign code: its place, the call, and what it is called on."""
+    """Every call of something that may load foreign code: its place, the call, and what it is
+    called on.
+    """
     for path in sorted(HERE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if not isinstance(node, ast.Call):

@@ -1,4 +1,6 @@
-"""Variants of a model on the frontier and under a budget, against numbers worked out by hand, by SciPy or by force."""
+"""Variants of a model on the frontier and under a budget, against numbers worked out by hand, by
+SciPy or by force.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,20 @@ from ponder.stats.frontier import (
 from ponder.stats.paired import paired_difference
 
 
-def outcome(model, problem, tokens, right, *, seed=None, made=0.0, ended="", size=8, task="tents", sample=0):
+def outcome(
+    model, problem, tokens, right, *, seed=None, made=0.0, ended="", size=8, task="tents", sample=0
+):
     base, *methods = model.split(" + ")
     chain = []
     for method in methods:
         name, *settings = method.split()
-        chain.append((name, dict(pair.split("=") for pair in settings) | ({} if seed is None else {"seed": seed})))
+        chain.append(
+            (
+                name,
+                dict(pair.split("=") for pair in settings)
+                | ({} if seed is None else {"seed": seed}),
+            )
+        )
     if seed is not None and not chain:
         chain = [("trained", {"seed": seed})]
     return made_up.outcome(
@@ -47,7 +57,8 @@ def outcome(model, problem, tokens, right, *, seed=None, made=0.0, ended="", siz
     )  # fmt: skip
 
 
-# Accuracy and log tokens against the long model, training seeds and their spread, tokens that making took.
+# Accuracy and log tokens against the long model, training seeds and their spread, tokens that
+# making took.
 MADE_UP = {
     "pocket": (0.0, 0.0, 0, 0.0, 0),
     "pocket + merge weight=0.5": (-0.9, -0.75, 0, 0.0, 0),
@@ -63,14 +74,22 @@ def attempts(problems=40, tasks=("execution", "tents"), sizes=(8, 16)):
     found = []
     for task in tasks:
         rng = np.random.default_rng(len(task))
-        asked = [(size, f"{size}/{i}", rng.normal(2, 1.4)) for size in sizes for i in range(problems)]
+        asked = [
+            (size, f"{size}/{i}", rng.normal(2, 1.4)) for size in sizes for i in range(problems)
+        ]
         for name, (better, longer, seeds, spread, made) in MADE_UP.items():
             for seed in range(1, seeds + 1) if seeds else (None,):
-                lucky, wordy = (rng.normal(0, spread), rng.normal(0, spread / 2)) if seeds else (0.0, 0.0)
+                lucky, wordy = (
+                    (rng.normal(0, spread), rng.normal(0, spread / 2)) if seeds else (0.0, 0.0)
+                )
                 for size, problem, easy in asked:
                     right = bool(rng.random() < 1 / (1 + math.exp(-easy - better - lucky)))
                     tokens = 10 + int(math.exp(5.5 + longer + wordy + rng.normal(0, 0.4)))
-                    found.append(outcome(name, problem, tokens, right, seed=seed, made=made, size=size, task=task))
+                    found.append(
+                        outcome(
+                            name, problem, tokens, right, seed=seed, made=made, size=size, task=task
+                        )
+                    )
     return found
 
 
@@ -80,7 +99,12 @@ def test_by_hand() -> None:
     data = variants_of(
         [
             outcome(
-                name, f"p{i}", tokens[name][i], bool(right[name][i]), seed=1 if name == "short" else None, made=740.0
+                name,
+                f"p{i}",
+                tokens[name][i],
+                bool(right[name][i]),
+                seed=1 if name == "short" else None,
+                made=740.0,
             )
             for name in right
             for i in range(4)
@@ -90,13 +114,16 @@ def test_by_hand() -> None:
     assert [s.tokens.value for s in (long, short, silly)] == [250, 65, 75]
     assert [s.accuracy.value for s in (long, short, silly)] == [0.75, 0.5, 0.25]
     assert [s.on_frontier for s in (long, short, silly)] == [True, True, False]
-    assert [s.tokens_per_right.value for s in (long, short, silly)] == pytest.approx([1000 / 3, 130, 300])
+    assert [s.tokens_per_right.value for s in (long, short, silly)] == pytest.approx(
+        [1000 / 3, 130, 300]
+    )
     assert long.against is None
     assert short.against is not None
     assert short.against.difference.value == -0.25
     assert short.against.ratio.value == pytest.approx(65 / 250)
     assert short.against.aes.value == pytest.approx(185 / 250 - 5 / 3)
-    assert short.against.break_even.value == pytest.approx(1110 / 185)  # rollouts and half as many in training
+    # rollouts and half as many in training
+    assert short.against.break_even.value == pytest.approx(1110 / 185)
     planted = [
         outcome(n, f"p{i}", t, i % 9 < r)
         for n, t, r in (("long", 90, 8), ("short", 30, 4), ("silly", 95, 2))
@@ -112,9 +139,15 @@ def test_ties_share_the_frontier_and_equals_dominate_nothing() -> None:
     assert on_frontier(tokens, right).tolist() == [[True, True, False, True, False]]
     rng = np.random.default_rng(2)
     tokens, right = rng.integers(0, 6, (50, 7)).astype(float), rng.integers(0, 6, (50, 7)) / 6
-    for row, (t, r) in zip(on_frontier(tokens, right), zip(tokens, right, strict=True), strict=True):
+    for row, (t, r) in zip(
+        on_frontier(tokens, right), zip(tokens, right, strict=True), strict=True
+    ):
         for i, on in enumerate(row):
-            beaten = [j for j in range(7) if t[j] <= t[i] and r[j] >= r[i] and (t[j] < t[i] or r[j] > r[i])]
+            beaten = [
+                j
+                for j in range(7)
+                if t[j] <= t[i] and r[j] >= r[i] and (t[j] < t[i] or r[j] > r[i])
+            ]
             assert on == (not beaten)
 
 
@@ -131,8 +164,12 @@ def test_untrained_models_have_the_intervals_of_every_other_figure() -> None:
 def seeded(means, problems=50, name="made", wobble=0.0):
     """A variant whose seeds differ by tokens, and not by problem unless they wobble."""
     seed, problem = (x.ravel() for x in np.indices((len(means), problems)))
-    tokens = np.array(means, dtype=float)[seed] + wobble * np.random.default_rng(3).normal(size=len(seed))
-    return Variant(name, tuple(range(len(means))), seed, problem, tokens, problem % 2 == 0, 0.0, 0.0)
+    tokens = np.array(means, dtype=float)[seed] + wobble * np.random.default_rng(3).normal(
+        size=len(seed)
+    )
+    return Variant(
+        name, tuple(range(len(means))), seed, problem, tokens, problem % 2 == 0, 0.0, 0.0
+    )
 
 
 def test_seeds_alone_give_students_interval() -> None:
@@ -140,29 +177,38 @@ def test_seeds_alone_give_students_interval() -> None:
     found, sem = mean_tokens(seeded(means)), stats.sem(means)
     assert (found.low, found.high) == pytest.approx(stats.t.interval(0.95, 2, np.mean(means), sem))
     reference = seeded([200.0], name="long")
-    ratio = summarize(Variants((reference, seeded(means)), np.zeros(50, dtype=np.int64), 0), "long", replicates=40_000)[
-        1
-    ]
+    ratio = summarize(
+        Variants((reference, seeded(means)), np.zeros(50, dtype=np.int64), 0),
+        "long",
+        replicates=40_000,
+    )[1]
     assert ratio.against is not None
     far = stats.t.ppf(0.975, 2) * sem / np.mean(means)
-    ends = np.log([ratio.against.ratio.low, ratio.against.ratio.high]) - math.log(np.mean(means) / 200)
+    ends = np.log([ratio.against.ratio.low, ratio.against.ratio.high]) - math.log(
+        np.mean(means) / 200
+    )
     assert ends == pytest.approx([-far, far], rel=0.05)
 
 
 def test_what_problems_explain_is_not_counted_twice() -> None:
-    """Comparison the variance of a mean over crossed seeds and problems, from many redraws of a made-up truth."""
+    """Comparison the variance of a mean over crossed seeds and problems, from many redraws of a
+    made-up truth.
+    """
     rng = np.random.default_rng(4)
     widths, means = [], []
     for _ in range(400):
         problem, noise = rng.normal(0, 5, 30), rng.normal(0, 20, (4, 30))
         tokens = 100 + rng.normal(0, 3, (4, 1)) + problem + noise
         seed, number = (x.ravel() for x in np.indices(tokens.shape))
-        found = mean_tokens(Variant("v", (1, 2, 3, 4), seed, number, tokens.ravel(), seed > 9, 0.0, 0.0))
+        found = mean_tokens(
+            Variant("v", (1, 2, 3, 4), seed, number, tokens.ravel(), seed > 9, 0.0, 0.0)
+        )
         widths.append(found.high - found.low)
         means.append(found.low <= 100 <= found.high)
     true = math.sqrt(9 / 4 + 25 / 30 + 400 / 120)
     assert 0.92 <= np.mean(means) <= 0.985
-    assert np.median(widths) / 2 < 3.182 * true  # Student's t with three degrees of freedom for all of it
+    # Student's t with three degrees of freedom for all of it
+    assert np.median(widths) / 2 < 3.182 * true
 
 
 def test_the_chance_of_the_frontier_is_that_of_a_plain_bootstrap() -> None:
@@ -171,7 +217,9 @@ def test_the_chance_of_the_frontier_is_that_of_a_plain_bootstrap() -> None:
     right = rng.random((n, 3)) < [0.80, 0.78, 0.785]
     tokens = rng.gamma(4, [30.0, 20, 20.5], (n, 3))
     number, one = np.arange(n), np.zeros(n, dtype=np.int64)
-    made = [Variant(f"v{k}", (), one, number, tokens[:, k], right[:, k], 0.0, 0.0) for k in range(3)]
+    made = [
+        Variant(f"v{k}", (), one, number, tokens[:, k], right[:, k], 0.0, 0.0) for k in range(3)
+    ]
     found = [s.frontier_chance for s in summarize(Variants(tuple(made), one, 0), "v0")]
     picks = rng.integers(0, n, (4000, n))
     plain = on_frontier(tokens[picks].mean(axis=1), right[picks].mean(axis=1)).mean(axis=0)
@@ -222,14 +270,18 @@ def _redrawn(data: Variants, rng: np.random.Generator, true: float) -> bool:
     """Whether a plain bootstrap over problems and seeds covers the ratio of tokens."""
     long, short = (v.tokens.reshape(-1, data.problems) for v in data.variants)
     problems, seeds = rng.integers(0, 40, (500, 40)), rng.integers(0, 3, (500, 3))
-    ratios = short[seeds[:, :, None], problems[:, None]].mean(axis=(1, 2)) / long[0][problems].mean(axis=1)
+    ratios = short[seeds[:, :, None], problems[:, None]].mean(axis=(1, 2)) / long[0][problems].mean(
+        axis=1
+    )
     low, high = np.quantile(ratios, [0.025, 0.975])
     return bool(low <= true <= high)
 
 
 def test_two_perfect_variants_may_differ() -> None:
     perfect = [
-        outcome(name, f"p{i}", tokens, True) for name, tokens in (("long", 90), ("short", 40)) for i in range(30)
+        outcome(name, f"p{i}", tokens, True)
+        for name, tokens in (("long", 90), ("short", 40))
+        for i in range(30)
     ]
     long, short = summarize(variants_of(perfect), "long")
     assert short.frontier_chance == 1.0
@@ -259,7 +311,9 @@ def test_no_evidence_of_a_loss_is_no_evidence_of_none(low: float, high: float, s
 
 
 def test_accuracy_under_every_budget() -> None:
-    [variant] = (v for v in variants_of(attempts(tasks=("tents",))).variants if v.name == "pocket + dpo")
+    [variant] = (
+        v for v in variants_of(attempts(tasks=("tents",))).variants if v.name == "pocket + dpo"
+    )
     budgets = np.linspace(0, 900, 9001)[1:]
     counted = [(variant.correct & (variant.tokens <= t)).mean() for t in budgets]
     found = under_budget(variant, budgets[::300].tolist())
@@ -272,7 +326,9 @@ def test_accuracy_under_every_budget() -> None:
 
 def test_a_variant_that_is_never_right_may_still_be() -> None:
     data = variants_of([outcome("long", f"p{i}", 90, False) for i in range(20)])
-    assert budget_area(data.variants[0], 100.0) == accuracy(data.variants[0].correct, data.variants[0].problem)
+    assert budget_area(data.variants[0], 100.0) == accuracy(
+        data.variants[0].correct, data.variants[0].problem
+    )
     [found] = summarize(data, "long")
     assert (found.tokens_per_right.value, found.tokens_per_right.high) == (math.inf, math.inf)
 
@@ -292,4 +348,6 @@ def test_failed_attempts_never_count_and_truncated_ones_are_wrong() -> None:
     assert (data.problems, data.left_out) == (4, 1)
     assert [float(v.correct.mean()) for v in data.variants] == [0.75, 1.0]
     [panel] = Frontier().estimate(asked)["panels"]
-    assert panel["rests_on"].endswith("1 truncated, 1 failed and left out, 1 problems that not all answered left out")
+    assert panel["rests_on"].endswith(
+        "1 truncated, 1 failed and left out, 1 problems that not all answered left out"
+    )

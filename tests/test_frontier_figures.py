@@ -1,4 +1,6 @@
-"""The figures of the frontier and of budgets: what is drawn and said, and names that keep off each other."""
+"""The figures of the frontier and of budgets: what is drawn and said, and names that keep off each
+other.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,12 @@ def test_the_frontier_is_drawn_and_said() -> None:
     rows = [r for r in found.tables["variants"] if r["panel"] == "tents"]
     assert [r["variant"] for r in rows] == list(MADE_UP)
     dpo = next(r for r in rows if r["variant"] == "pocket + dpo")
-    own = [o for o in outcomes if o.label.task == "tents" and o.label.model.startswith("pocket + dpo")]
-    assert dpo["tokens"] == pytest.approx(np.mean([o.thinking_tokens + o.answer_tokens for o in own]))
+    own = [
+        o for o in outcomes if o.label.task == "tents" and o.label.model.startswith("pocket + dpo")
+    ]
+    assert dpo["tokens"] == pytest.approx(
+        np.mean([o.thinking_tokens + o.answer_tokens for o in own])
+    )
     assert dpo["accuracy"] == pytest.approx(np.mean([o.correct for o in own]))
     assert (dpo["seeds"], dpo["attempts"], dpo["problems"], dpo["made_tokens"]) == (3, 240, 80, 3e6)
     assert len([s for s in found.tables["seeds"] if s["panel"] == "tents"]) == 10
@@ -45,11 +51,13 @@ def test_the_frontier_is_drawn_and_said() -> None:
     perhaps = ", ".join(f"{name} ({c:.0%})" for name, c in chances.items() if 0.05 < c < 0.95)
     assert said[0] == f"tents: on the frontier: perhaps {perhaps}."
     assert any(
-        "sft raises tokens by" in s and "it never repays the 1,500,000 tokens it cost to make; one training seed" in s
+        "sft raises tokens by" in s
+        and "it never repays the 1,500,000 tokens it cost to make; one training seed" in s
         for s in said
     )
     assert any(
-        s.startswith("tents: dpo cuts tokens by ") and "3,000,000 tokens it cost to make after" in s for s in said
+        s.startswith("tents: dpo cuts tokens by ") and "3,000,000 tokens it cost to make after" in s
+        for s in said
     )
 
 
@@ -72,15 +80,31 @@ def test_numbers_hang_neither_on_order_nor_on_other_variants() -> None:
     fewer = Frontier().estimate([o for o in outcomes if "merge" not in o.label.model])["variants"]
     for row in fewer:
         [same] = (r for r in tables["variants"] if r["variant"] == row["variant"])
-        for name in set(row) - {"frontier_chance", "on_frontier", "q_value", "comparisons", "verdict", "colour"}:
-            assert row[name] == (pytest.approx(same[name]) if isinstance(row[name], float) else same[name])
+        for name in set(row) - {
+            "frontier_chance",
+            "on_frontier",
+            "q_value",
+            "comparisons",
+            "verdict",
+            "colour",
+        }:
+            assert row[name] == (
+                pytest.approx(same[name]) if isinstance(row[name], float) else same[name]
+            )
 
 
 def test_panels_by_size_and_the_reference() -> None:
     outcomes = attempts(problems=5)
     tables = Frontier(by="size", reference="pocket + dpo").estimate(outcomes)
-    assert [p["panel"] for p in tables["panels"]] == ["execution 8", "execution 16", "tents 8", "tents 16"]
-    assert [r["variant"] for r in tables["variants"] if r["verdict"] is None] == ["pocket + dpo"] * 4
+    assert [p["panel"] for p in tables["panels"]] == [
+        "execution 8",
+        "execution 16",
+        "tents 8",
+        "tents 16",
+    ]
+    assert [r["variant"] for r in tables["variants"] if r["verdict"] is None] == [
+        "pocket + dpo"
+    ] * 4
     with pytest.raises(UserError, match=r"the reference `pocket \+ dop`") as error:
         Frontier(reference="pocket + dop").estimate(outcomes)
     assert error.value.hint == "did you mean `pocket + dpo`?"
@@ -105,7 +129,9 @@ def test_published_points() -> None:
         if row["difference"]:
             n, long = (500, 0.941) if benchmark == "MATH500" else (30, 0.633)
             pooled = (long + row["accuracy"]) / 2
-            p_value = 2 * stats.norm.sf(abs(row["difference"]) / math.sqrt(2 * pooled * (1 - pooled) / n))
+            p_value = 2 * stats.norm.sf(
+                abs(row["difference"]) / math.sqrt(2 * pooled * (1 - pooled) / n)
+            )
             if not 0.04 < p_value < 0.07:  # where two good tests may disagree
                 assert (row["difference_high"] < 0 or row["difference_low"] > 0) == (p_value < 0.05)
 
@@ -120,12 +146,16 @@ def test_budgets_are_drawn_and_said() -> None:
         for b in found.tables["budgets"]
         if (b["panel"], b["variant"]) == ("tents", "pocket")
     ]
-    area = sum((after[0] - before[0]) * before[1] for before, after in itertools.pairwise(line)) / most
-    assert area == pytest.approx(areas["pocket"]["auc"], abs=1e-9)  # 80 attempts: no step is passed over
+    area = (
+        sum((after[0] - before[0]) * before[1] for before, after in itertools.pairwise(line)) / most
+    )
+    # 80 attempts: no step is passed over
+    assert area == pytest.approx(areas["pocket"]["auc"], abs=1e-9)
     gain = areas["pocket + length_rl"]
     assert gain["auc_gain"] == pytest.approx(gain["auc"] - areas["pocket"]["auc"])
     assert any(
-        s.startswith("tents: most accurate under a budget, as measured: pocket-short up to ") for s in found.findings
+        s.startswith("tents: most accurate under a budget, as measured: pocket-short up to ")
+        for s in found.findings
     )
     # Beyond chance by itself, but not as one of twelve comparisons.
     assert gain["p_value"] < 0.05 < gain["q_value"]
@@ -133,10 +163,16 @@ def test_budgets_are_drawn_and_said() -> None:
     figure = Budget(reference="pocket + sft")
     tables = figure.estimate(attempts())
     areas = {r["variant"]: r for r in tables["variants"] if r["panel"] == "tents"}
-    said = next(s for s in figure.findings(tables) if s.startswith("tents: above sft on average over budgets, beyond"))
+    said = next(
+        s
+        for s in figure.findings(tables)
+        if s.startswith("tents: above sft on average over budgets, beyond")
+    )
     for row in areas.values():
         if row["auc_gain"] is not None:
-            assert (f"{row['label']} by +" in said) == (row["q_value"] <= 0.05 and row["auc_gain"] > 0)
+            assert (f"{row['label']} by +" in said) == (
+                row["q_value"] <= 0.05 and row["auc_gain"] > 0
+            )
     assert "length_rl by +" in said
     capped = Budget(most=50, scale="linear")
     tables = capped.estimate(attempts())
@@ -159,10 +195,15 @@ def test_names_keep_off_each_other_and_off_dots() -> None:
         width = LETTER * len(p["label"])
         left = x - {"left": 0, "center": width / 2, "right": width}[p["align"]]
         boxes.append((left, y - LINE / 2, left + width, y + LINE / 2))
-    assert all(left >= 0 and top >= 0 and right <= 430 and bottom <= 300 for left, top, right, bottom in boxes)
+    assert all(
+        left >= 0 and top >= 0 and right <= 430 and bottom <= 300
+        for left, top, right, bottom in boxes
+    )
     for (a, b), (c, d) in itertools.combinations(((box[:2], box[2:]) for box in boxes), 2):
         assert b[0] <= c[0] or d[0] <= a[0] or b[1] <= c[1] or d[1] <= a[1]
-    assert not any(left < x < right and top < y < bottom for left, top, right, bottom in boxes for x, y in dots)
+    assert not any(
+        left < x < right and top < y < bottom for left, top, right, bottom in boxes for x, y in dots
+    )
 
 
 def models(*tokens: int, counted_by: CountedBy = "server") -> list[Outcome]:
@@ -187,7 +228,9 @@ def models(*tokens: int, counted_by: CountedBy = "server") -> list[Outcome]:
 def test_a_model_has_one_colour_in_all_figures(reference: str) -> None:
     rows = models(100, 200, 300)
     [colours] = {
-        tuple(s["range"]) for s in every(spec(Accuracy(), rows), "scale") if s.get("domain") == ["a", "b", "c"]
+        tuple(s["range"])
+        for s in every(spec(Accuracy(), rows), "scale")
+        if s.get("domain") == ["a", "b", "c"]
     }
     assert colours == tuple(COLOURS[:3])
     failed = [o._replace(ended="failed") if o.label.model == "a" else o for o in rows]
@@ -195,7 +238,9 @@ def test_a_model_has_one_colour_in_all_figures(reference: str) -> None:
         assert [v["colour"] for v in figure.estimate(rows)["variants"]] == COLOURS[:3]
         assert [v["colour"] for v in figure.estimate(failed)["variants"]] == COLOURS[1:3]
         drawn = every(spec(figure, rows), "scale")
-        assert {tuple(s["range"]) for s in drawn if len(s.get("domain", ())) == 3} == {tuple(COLOURS[:3])}
+        assert {tuple(s["range"]) for s in drawn if len(s.get("domain", ())) == 3} == {
+            tuple(COLOURS[:3])
+        }
 
 
 def test_no_label_of_an_axis_of_few_tokens_is_there_twice() -> None:
@@ -216,7 +261,9 @@ def test_estimated_tokens_are_said_below_the_title(figure: Figure) -> None:
 
     assert "estimate" not in notes(models(100, 200))
     assert "tokens are estimates" in notes(models(100, 200, counted_by="estimate"))
-    some = [o._replace(counted_by="estimate") if p % 2 else o for p, o in enumerate(models(100, 200))]
+    some = [
+        o._replace(counted_by="estimate") if p % 2 else o for p, o in enumerate(models(100, 200))
+    ]
     number = "10 of 20" if isinstance(figure, Effort) else "20 of 40"  # of a model, of all
     assert f"tokens of {number} attempts are estimates" in notes(some)
 
@@ -232,18 +279,31 @@ def with_rate(o: Outcome, rate: int) -> Outcome:
 
 def test_pooled_seeds_are_declared() -> None:
     recipe = [
-        with_rate(o, rate) for rate in range(4) for o in attempts(tasks=("tents",)) if o.label.variant == "pocket + dpo"
+        with_rate(o, rate)
+        for rate in range(4)
+        for o in attempts(tasks=("tents",))
+        if o.label.variant == "pocket + dpo"
     ]
     alone, together = (Frontier(pool_seeds=pool).estimate(recipe) for pool in (False, True))
     assert (
         "accuracy is assumed to vary between training seeds equally, in log odds, in 4 variants"
         in (Frontier(pool_seeds=True).findings(together)[1])
     )
-    assert any("POOLED SEEDS" in line for line in str(Frontier(pool_seeds=True).draw(together).to_dict()).split("'"))
-    widths = [[r["difference_high"] - r["difference_low"] for r in t["variants"][1:]] for t in (alone, together)]
+    assert any(
+        "POOLED SEEDS" in line
+        for line in str(Frontier(pool_seeds=True).draw(together).to_dict()).split("'")
+    )
+    widths = [
+        [r["difference_high"] - r["difference_low"] for r in t["variants"][1:]]
+        for t in (alone, together)
+    ]
     assert np.mean(widths[1]) < np.mean(widths[0])
-    three = Frontier(pool_seeds=True).estimate([o for o in recipe if "rate=3" not in o.label.variant])
+    three = Frontier(pool_seeds=True).estimate(
+        [o for o in recipe if "rate=3" not in o.label.variant]
+    )
     assert three["panels"][0]["seeds_pooled"].startswith(
         "`pool_seeds` has no effect: it needs 4 variants with the same"
     )
-    assert [r["difference_low"] for r in three["variants"][1:]] == [r["difference_low"] for r in alone["variants"][1:3]]
+    assert [r["difference_low"] for r in three["variants"][1:]] == [
+        r["difference_low"] for r in alone["variants"][1:3]
+    ]

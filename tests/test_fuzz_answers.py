@@ -19,7 +19,8 @@ from ponder.tasks import reading
 from ponder.tasks.reading.markup import marked
 from ponder.traces.segments import paragraphs, sentences
 
-TASKS: dict[object, Task] = {}  # one task of each way to grade: the benchmarks of mathematics share theirs
+# one task of each way to grade: the benchmarks of mathematics share theirs
+TASKS: dict[object, Task] = {}
 for name in plugins.names("tasks"):
     made = build("tasks", {"name": name, **plugins.load("tasks", name).example}, name, Path())
     TASKS.setdefault(type(made).grade, made)
@@ -53,11 +54,16 @@ def test_a_right_answer_after_any_text_is_right(task: Task, before: str) -> None
 @given(texts)
 def test_tags_are_those_that_a_regex_finds(text: str) -> None:
     """The obvious regex takes quadratic time; a loop over characters is slow."""
-    # An open tag ends with its paragraph, and a closing tag that closes nothing opens: neither is in the regex.
-    text = re.sub(r"</answer>(?=(?:(?!<answer>).)*</answer>)", "", f"<answer>{text}</answer>", flags=re.DOTALL)
+    # An open tag ends with its paragraph, and a closing tag that closes nothing opens: neither is
+    # in the regex.
+    text = re.sub(
+        r"</answer>(?=(?:(?!<answer>).)*</answer>)", "", f"<answer>{text}</answer>", flags=re.DOTALL
+    )
     found = [
         one.strip()
-        for one in re.findall(r"<answer>(?!<answer>)((?:(?!<answer>).)*?)(?=<answer>|</answer>)", text, re.DOTALL)
+        for one in re.findall(
+            r"<answer>(?!<answer>)((?:(?!<answer>).)*?)(?=<answer>|</answer>)", text, re.DOTALL
+        )
     ]
     inside = next((one for one in reversed(found) if re.sub(r"[\s.…*_`$]", "", one)), None)
     assume("\\boxed{" not in text)
@@ -76,7 +82,23 @@ def test_thinking_ends_at_the_last_closing_tag(text: str) -> None:
 
 @given(texts)
 def test_the_last_line_with_content_is_the_final_answer(text: str) -> None:
-    marks = ("\\boxed{", "answer", "Answer", "*", "#", "$", "`", "_", "\\", '"', "”", "-", "sum", ">", "?")
+    marks = (
+        "\\boxed{",
+        "answer",
+        "Answer",
+        "*",
+        "#",
+        "$",
+        "`",
+        "_",
+        "\\",
+        '"',
+        "”",
+        "-",
+        "sum",
+        ">",
+        "?",
+    )
     assume(not any(mark in text for mark in marks))
     lines = [line for line in text.splitlines() if any(map(str.isalnum, line))]
     final = reading.final("\n".join(lines))

@@ -1,4 +1,6 @@
-"""Damaged files of problems, answers and traces are read, or refused with a `UserError`: no other error, no hang."""
+"""Damaged files of problems, answers and traces are read, or refused with a `UserError`: no other
+error, no hang.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +50,12 @@ from ponder.traces.rows import rows
 from ponder.traces.score_file import Scoring, encoded
 from ponder.training import weights as training_weights
 
-TRACE = '{"question": "2 + 2?", "thinking": "2 and 2", "answer": "4", "tokens": 7, "steps": ["a", "b"]}'
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | texts | st.integers(min_value=2**63)
+TRACE = (
+    '{"question": "2 + 2?", "thinking": "2 and 2", "answer": "4", "tokens": 7, "steps": ["a", "b"]}'
+)
+SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats() | texts | st.integers(min_value=2**63)
+)
 KEYS = sorted({name for names in NAMES.values() for name in names})
 KEYS += [
     "prompt",
@@ -66,7 +72,10 @@ KEYS += [
     "score",
 ]
 JSON = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4)
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4)
+    ),
 )
 
 
@@ -76,11 +85,17 @@ def damaged(draw: st.DrawFn, line: str) -> bytes:
     right, written = json.loads(line), []
     for _ in range(draw(st.integers(0, 3))):
         record = right | draw(st.dictionaries(st.sampled_from([*right, *KEYS]), JSON, max_size=3))
-        written.append(json.dumps(record, ensure_ascii=draw(st.booleans())).encode("utf-8", "surrogatepass"))
+        written.append(
+            json.dumps(record, ensure_ascii=draw(st.booleans())).encode("utf-8", "surrogatepass")
+        )
     content = draw(st.sampled_from([b"\n", b"\r\n", b"\n\n", b"\x85"])).join(written)
     for _ in range(draw(st.integers(0, 2))):
         start, end = sorted(draw(st.tuples(*[st.integers(0, len(content))] * 2)))
-        content = content[:start] + draw(st.binary(max_size=4)) + content[draw(st.sampled_from([start, end])) :]
+        content = (
+            content[:start]
+            + draw(st.binary(max_size=4))
+            + content[draw(st.sampled_from([start, end])) :]
+        )
     return content
 
 
@@ -166,9 +181,14 @@ def test_evaluation_questions(path: Path, content: bytes) -> None:
 @st.composite
 def puzzles(draw: st.DrawFn) -> Puzzle:
     width, height = draw(st.integers(1, 12)), draw(st.integers(1, 12))
-    cells = draw(st.sets(st.tuples(st.integers(0, height - 1), st.integers(0, width - 1)), max_size=20))
+    cells = draw(
+        st.sets(st.tuples(st.integers(0, height - 1), st.integers(0, width - 1)), max_size=20)
+    )
     trees = sum(1 << row * (width + 1) + column for row, column in cells)
-    columns, rows = (draw(st.tuples(*[st.integers(0, most)] * n)) for most, n in ((height, width), (width, height)))
+    columns, rows = (
+        draw(st.tuples(*[st.integers(0, most)] * n))
+        for most, n in ((height, width), (width, height))
+    )
     return Puzzle(width, height, trees, columns, rows)
 
 
@@ -178,12 +198,19 @@ def test_a_game_id_is_read_as_it_was_written(puzzle: Puzzle) -> None:
 
 
 _letters = st.text("_abyz!-", max_size=9)
-_sums = st.lists(st.integers(0, 11_000), max_size=12).map(lambda sums: "".join(f",{n}" for n in sums))
+_sums = st.lists(st.integers(0, 11_000), max_size=12).map(
+    lambda sums: "".join(f",{n}" for n in sums)
+)
 _sides = st.integers(0, 99_999)
 
 
 @given(
-    ids=st.lists(st.builds("{}x{}:{}{}".format, _sides | st.integers(1, 4), st.integers(0, 4), _letters, _sums) | texts)
+    ids=st.lists(
+        st.builds(
+            "{}x{}:{}{}".format, _sides | st.integers(1, 4), st.integers(0, 4), _letters, _sums
+        )
+        | texts
+    )
 )
 def test_files_of_game_ids(path: Path, ids: list[str]) -> None:
     path.write_text("\n".join(ids), "utf-8", "surrogatepass")
@@ -297,7 +324,11 @@ def wrong_bytes(chance: random.Random, content: bytes) -> bytes:
 
 
 def wrong_json(chance: random.Random, content: bytes) -> bytes:
-    return wrong_values(chance, content.decode()) if chance.random() < 0.7 else wrong_bytes(chance, content)
+    return (
+        wrong_values(chance, content.decode())
+        if chance.random() < 0.7
+        else wrong_bytes(chance, content)
+    )
 
 
 def wrong_lines(chance: random.Random, content: bytes) -> bytes:
@@ -313,7 +344,10 @@ def wrong_zip(chance: random.Random, content: bytes) -> bytes:
         return wrong_bytes(chance, content)
     written = io.BytesIO()
     ways = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
-    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(written, "w", chance.choice(ways)) as new:
+    with (
+        zipfile.ZipFile(io.BytesIO(content)) as old,
+        zipfile.ZipFile(written, "w", chance.choice(ways)) as new,
+    ):
         names = old.namelist()
         wrong = chance.choice(names)
         for name in names:
@@ -328,7 +362,10 @@ def wrong_gzip(chance: random.Random, content: bytes) -> bytes:
     return gzip.compress(wrong_lines(chance, content))
 
 
-TRACES = f"{TRACE}\n" * 2 + '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'
+TRACES = (
+    f"{TRACE}\n" * 2
+    + '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'
+)
 
 
 def samples(path: Path) -> None:
@@ -413,9 +450,9 @@ def a_tensor() -> bytes:
 def a_parquet_file() -> bytes:
     polars = pytest.importorskip("polars")
     written = io.BytesIO()
-    polars.DataFrame({"question": ["a", "b"], "thinking": ["c" * 99, "d"], "answer": ["4", None]}).write_parquet(
-        written
-    )
+    polars.DataFrame(
+        {"question": ["a", "b"], "thinking": ["c" * 99, "d"], "answer": ["4", None]}
+    ).write_parquet(written)
     return written.getvalue()
 
 
@@ -448,15 +485,21 @@ READERS = {
     "traces .json": Reader("a.json", f"[{TRACE}, {TRACE}]".encode, wrong_json, traces),
     "traces .json.gz": Reader("a.json.gz", f"{TRACE}\n".encode, wrong_gzip, traces),
     "traces .parquet": Reader("a.parquet", a_parquet_file, wrong_bytes, traces, 0.1),
-    "problems": Reader("a.jsonl", f"{PROBLEM}\n".encode, wrong_lines, lambda path: _asked(Jsonl(path))),
+    "problems": Reader(
+        "a.jsonl", f"{PROBLEM}\n".encode, wrong_lines, lambda path: _asked(Jsonl(path))
+    ),
     "benchmark": Reader("a.jsonl", f"{ROW}\n".encode, wrong_lines, benchmark),
-    "benchmark .csv": Reader("a.csv", 'problem,answer\n"1 + 1?",2\n'.encode, wrong_bytes, benchmark),
+    "benchmark .csv": Reader(
+        "a.csv", 'problem,answer\n"1 + 1?",2\n'.encode, wrong_bytes, benchmark
+    ),
     "replies": Reader("a.jsonl", f"{REPLY}\n".encode, wrong_lines, replayed),
     "scores": Reader("scored.jsonl", lambda: SCORE, wrong_lines, scored),
     "study": Reader("a.toml", lambda: toml(json.loads(STUDY)).encode(), wrong_bytes, studied),
     "store": Reader("ponder.db", a_store, wrong_bytes, stored, 0.5),
     "safetensors": Reader("a.safetensors", a_tensor, wrong_bytes, weights),
-    "config.json": Reader("a.json", b'{"model_type": "llama", "dtype": "float32"}'.strip, wrong_json, configured),
+    "config.json": Reader(
+        "a.json", b'{"model_type": "llama", "dtype": "float32"}'.strip, wrong_json, configured
+    ),
     "GGUF": Reader("a.gguf", (b"GGUF" + bytes(60)).strip, wrong_bytes, gguf),
 }
 
@@ -486,8 +529,13 @@ def test_what_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(gzip.compress(zeros, 1))
         with pytest.raises(UserError, match=too_much):
             traces(tmp_path / name)
-    for number, pack in ((zipfile.ZIP_DEFLATED, b""), (inspect_log.ZSTANDARD, zstandard.compress(zeros))):
-        with zipfile.ZipFile(tmp_path / "a.eval", "w", zipfile.ZIP_STORED if pack else number) as file:
+    for number, pack in (
+        (zipfile.ZIP_DEFLATED, b""),
+        (inspect_log.ZSTANDARD, zstandard.compress(zeros)),
+    ):
+        with zipfile.ZipFile(
+            tmp_path / "a.eval", "w", zipfile.ZIP_STORED if pack else number
+        ) as file:
             file.writestr("header.json", pack or zeros)
             file.getinfo("header.json").compress_type = number  # in the directory at the end
         with pytest.raises(UserError, match=f"header.json: it unpacks to {too_much}"):
@@ -496,7 +544,9 @@ def test_what_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
 
 def test_a_parquet_file_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
     polars = pytest.importorskip("polars")
-    polars.DataFrame({"question": ["a" * (MOST_UNPACKED + 1)]}).write_parquet(tmp_path / "a.parquet")
+    polars.DataFrame({"question": ["a" * (MOST_UNPACKED + 1)]}).write_parquet(
+        tmp_path / "a.parquet"
+    )
     assert (tmp_path / "a.parquet").stat().st_size < 100_000
     with pytest.raises(UserError, match="a row takes more than 128 MB"):
         traces(tmp_path / "a.parquet")
@@ -555,7 +605,13 @@ def test_blank_lines_end(tmp_path) -> None:
 
 def test_the_problems_of_a_log_are_bounded(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("ponder.results.interop.importing.MOST_PROBLEMS", 4000)
-    line = {"doc": {}, "target": "a", "resps": [["a"]], "filtered_resps": ["a"], "arguments": "q" * 500}
+    line = {
+        "doc": {},
+        "target": "a",
+        "resps": [["a"]],
+        "filtered_resps": ["a"],
+        "arguments": "q" * 500,
+    }
     path = tmp_path / "samples_sums_2024.jsonl"
     path.write_text("".join(json.dumps({"doc_id": n, **line}) + "\n" for n in range(20)), "utf-8")
     with pytest.raises(UserError, match="its problems take more than"):
@@ -563,7 +619,14 @@ def test_the_problems_of_a_log_are_bounded(tmp_path, monkeypatch) -> None:
 
 
 def test_a_score_that_no_float_holds_is_not_scored(tmp_path) -> None:
-    line = {"doc_id": 0, "doc": {}, "target": "a", "resps": [["a"]], "filtered_resps": ["a"], "metrics": ["match"]}
+    line = {
+        "doc_id": 0,
+        "doc": {},
+        "target": "a",
+        "resps": [["a"]],
+        "filtered_resps": ["a"],
+        "metrics": ["match"],
+    }
     path = tmp_path / "samples_sums_2024.jsonl"
     path.write_text(json.dumps({**line, "match": 10**400}), "utf-8")
     (sample,) = lm_eval.read(path).samples()

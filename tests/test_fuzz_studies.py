@@ -45,7 +45,9 @@ GOOD: list[dict[str, Any]] = [
         "figure": [{"name": "accuracy", "overlay": "tents_success"}],
     },
 ]  # fmt: skip
-NAMES = sorted(name for kind in ("tasks", "models", "methods", "figures") for name in plugins.names(kind))
+NAMES = sorted(
+    name for kind in ("tasks", "models", "methods", "figures") for name in plugins.names(kind)
+)
 KEYS = [
     "name",
     "size",
@@ -60,23 +62,59 @@ KEYS = [
     "per_turn",
     "id",
 ]
-KEYS += ["key", "url", "file", "prices", "options", "dataset", "vary", "values", "ids", "model", "weight", "other", "x"]
+KEYS += [
+    "key",
+    "url",
+    "file",
+    "prices",
+    "options",
+    "dataset",
+    "vary",
+    "values",
+    "ids",
+    "model",
+    "weight",
+    "other",
+    "x",
+]
 VALUES = st.recursive(
     st.booleans()
     | st.integers(-3, 20)
     | st.sampled_from([10**6, 10**12, 2**63, 10**400, -(10**30)])
     | st.floats()
-    | st.sampled_from([*NAMES, "max", "answers", "$KEY", "", ".", "../x.py", "a.toml", "\x00", "http://x", "tricky"])
+    | st.sampled_from(
+        [
+            *NAMES,
+            "max",
+            "answers",
+            "$KEY",
+            "",
+            ".",
+            "../x.py",
+            "a.toml",
+            "\x00",
+            "http://x",
+            "tricky",
+        ]
+    )
     | st.text(st.characters(), max_size=4)
     | st.just(datetime.date(2026, 1, 1)),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
 
 def _places(table: Any) -> list[tuple[Any, Any]]:
     """Every place in a study where there is a value, as (container, key)."""
-    entries = list(table.items() if isinstance(table, dict) else enumerate(table) if isinstance(table, list) else ())
+    entries = list(
+        table.items()
+        if isinstance(table, dict)
+        else enumerate(table)
+        if isinstance(table, list)
+        else ()
+    )
     return [place for key, value in entries for place in [(table, key), *_places(value)]]
 
 
@@ -107,7 +145,12 @@ def _cells(content: dict[str, Any]) -> None:
                 cell.spec()
 
 
-@given(damaged() | st.dictionaries(st.sampled_from(["task", "model", "figure", "train", "seed", "problems"]), VALUES))
+@given(
+    damaged()
+    | st.dictionaries(
+        st.sampled_from(["task", "model", "figure", "train", "seed", "problems"]), VALUES
+    )
+)
 def test_a_study_has_cells_or_is_refused(content: dict[str, Any]) -> None:
     _cells(content)
 
@@ -124,8 +167,13 @@ SETTINGS = [
 def test_any_setting_of_any_plugin(setting: tuple[str, str, str], value: Any) -> None:
     kind, name, key = setting
     table = {"name": name, **plugins.load(f"{kind}s", name).example, key: value}
-    content: dict[str, Any] = {"task": [{"name": "chain_sum", "size": 2}], "model": [{"name": "oracle"}]}
-    content |= {"model": [{"name": "oracle", "method": [table]}]} if kind == "method" else {kind: [table]}
+    content: dict[str, Any] = {
+        "task": [{"name": "chain_sum", "size": 2}],
+        "model": [{"name": "oracle"}],
+    }
+    content |= (
+        {"model": [{"name": "oracle", "method": [table]}]} if kind == "method" else {kind: [table]}
+    )
     _cells(content)
 
 

@@ -27,7 +27,11 @@ def mapped(right, **settings):
 
 def simulated(rng, effect, problems, samples=1, suits=0.0):
     """Problems of any difficulty; `suits` is how much a cell suits one problem and not another."""
-    hard = rng.normal(0, 2, (problems, 1, 1)) + effect + rng.normal(0, 1, (problems, *effect.shape)) * suits
+    hard = (
+        rng.normal(0, 2, (problems, 1, 1))
+        + effect
+        + rng.normal(0, 1, (problems, *effect.shape)) * suits
+    )
     return rng.random((problems, *effect.shape, samples)) < 1 / (1 + np.exp(-hard[..., None]))
 
 
@@ -61,8 +65,13 @@ def test_all_shuffles_and_all_signs() -> None:
     found = mapped(right, replicates=20_000)
     share = right[:, 0].astype(float)
     shuffles = itertools.product(itertools.permutations(range(3)), repeat=4)
-    variances = [np.var(np.mean([s[list(p)] for s, p in zip(share, ps, strict=True)], axis=0)) for ps in shuffles]
-    assert found.p_value == pytest.approx(np.mean(np.array(variances) >= share.mean(0).var() - 1e-12), abs=0.01)
+    variances = [
+        np.var(np.mean([s[list(p)] for s, p in zip(share, ps, strict=True)], axis=0))
+        for ps in shuffles
+    ]
+    assert found.p_value == pytest.approx(
+        np.mean(np.array(variances) >= share.mean(0).var() - 1e-12), abs=0.01
+    )
     for cell in range(3):
         apart = share - share[:, [cell]]
         length = np.sqrt((apart**2).sum(0))
@@ -80,7 +89,10 @@ def test_variance_falls_into_rows_columns_and_neither() -> None:
     assert rows + columns + neither == pytest.approx(means.var())
     found = mapped(np.random.default_rng(0).random((500, 2, 2)) < means)
     assert (found.row.fraction, found.column.fraction) == pytest.approx((0.71, 0.26), abs=0.06)
-    assert found.row.fraction + found.column.fraction + found.interaction.fraction + found.noise == pytest.approx(1)
+    assert (
+        found.row.fraction + found.column.fraction + found.interaction.fraction + found.noise
+        == pytest.approx(1)
+    )
     assert max(found.row.p_value, found.column.p_value, found.p_value) < 0.001
 
 
@@ -105,7 +117,9 @@ def test_the_published_map_is_noise() -> None:
     assert found.p_value == pytest.approx(stats.chi2.sf(found.chi_square, 19))
     assert found.p_value == pytest.approx(0.971, abs=0.001)
     assert found.slack == pytest.approx(found.chi_square / stats.chi2.isf(0.05, 19))
-    table = [[round(150 * c.accuracy.value), 150 - round(150 * c.accuracy.value)] for c in found.cells]
+    table = [
+        [round(150 * c.accuracy.value), 150 - round(150 * c.accuracy.value)] for c in found.cells
+    ]
     assert stats.chi2_contingency(table).statistic == pytest.approx(found.chi_square)
     best = found.cells[found.best]
     assert (best.row, best.column, best.accuracy.value) == (2, 3, pytest.approx(0.52))
@@ -145,7 +159,15 @@ def test_the_set_holds_the_best_and_without_structure_nearly_all() -> None:
         flat = mapped(simulated(rng, level, 30, 2, suits=0.7), replicates=300, seed=run)
         sizes.append(flat.in_set / 12)
         false.append(
-            [p <= 0.05 for p in (flat.p_value, flat.row.p_value, flat.column.p_value, flat.interaction.p_value)]
+            [
+                p <= 0.05
+                for p in (
+                    flat.p_value,
+                    flat.row.p_value,
+                    flat.column.p_value,
+                    flat.interaction.p_value,
+                )
+            ]
         )
         tilted = mapped(simulated(rng, peak, 30, 2), replicates=300, seed=run)
         held.append(tilted.cells[6].in_set)
@@ -160,7 +182,8 @@ def test_the_set_holds_the_best_and_without_structure_nearly_all() -> None:
 
 
 def test_cells_of_equal_noise_are_paired_by_problem() -> None:
-    # Twenty of forty problems are easy, so a cell's interval is wide; but one cell never solves less than the others.
+    # Twenty of forty problems are easy, so a cell's interval is wide; but one cell never solves
+    # less than the others.
     right = np.zeros((40, 1, 3), dtype=bool)
     right[:20] = True
     right[20:28, 0, 2] = True
@@ -218,9 +241,16 @@ def test_paired_difference_is_bonett_and_prices() -> None:
 
 def test_matched_problems_are_those_that_both_answered() -> None:
     def outcome(problem, correct, sample=0, ended=""):
-        return made_up.outcome("t", "m", 4, problem, ended or ("right" if correct else "wrong"), sample=sample)
+        return made_up.outcome(
+            "t", "m", 4, problem, ended or ("right" if correct else "wrong"), sample=sample
+        )
 
-    first = [outcome("a", True), outcome("a", False, 1), outcome("b", True), outcome("c", True, ended="failed")]
+    first = [
+        outcome("a", True),
+        outcome("a", False, 1),
+        outcome("b", True),
+        outcome("c", True, ended="failed"),
+    ]
     second = [outcome("c", True), outcome("b", False), outcome("a", False)]
     shares = matched(first, second)
     assert [s.tolist() for s in shares] == [[0.5, 1.0], [0.0, 0.0]]

@@ -28,7 +28,12 @@ def test_code_in_an_answer_does_not_run(tmp_path: Path, dataset: str) -> None:
     task, ran = Gym(dataset), tmp_path / "ran"
     problem = task.problem(0, seed=3)
     code = f"__import__('pathlib').Path({str(ran)!r}).touch()"
-    for answer in (code, f"[{code}]", f"exec({'+'.join(f'chr({ord(c)})' for c in code)})", f"x.subs(x, {code!r})"):
+    for answer in (
+        code,
+        f"[{code}]",
+        f"exec({'+'.join(f'chr({ord(c)})' for c in code)})",
+        f"x.subs(x, {code!r})",
+    ):
         grade = task.grade(problem, f"<answer>{answer}</answer>")
         assert not grade.correct
         assert not ran.exists(), answer
@@ -39,14 +44,22 @@ def test_every_scorer_that_evaluates_is_known() -> None:
     """A new version may have more of them: then `EVALUATE` or `PARSE` needs their module."""
     folder = Path(reasoning_gym.__file__).parent
     modules = {path: path.read_text("utf-8") for path in folder.rglob("*.py")}
-    evaluate = {p for p, text in modules.items() if re.search(r"\b(?:eval|exec)\([^)]*answer(?!\"\])", text)}
-    parse = {p for p, text in modules.items() if re.search(r"import.*\b(?:parse_expr|sympify)\b", text)}
+    evaluate = {
+        p for p, text in modules.items() if re.search(r"\b(?:eval|exec)\([^)]*answer(?!\"\])", text)
+    }
+    parse = {
+        p for p, text in modules.items() if re.search(r"import.*\b(?:parse_expr|sympify)\b", text)
+    }
     for found, known in (evaluate, EVALUATE), (parse, PARSE):
-        assert found == {Path(import_module(f"reasoning_gym.{name}").__file__ or "") for name in known}
+        assert found == {
+            Path(import_module(f"reasoning_gym.{name}").__file__ or "") for name in known
+        }
 
 
 def test_a_scorer_that_raises_or_runs_away_gives_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gym, "_scorer", scorer := SubprocessFunction("ponder.tasks.gym", cpu_seconds=2))
+    monkeypatch.setattr(
+        gym, "_scorer", scorer := SubprocessFunction("ponder.tasks.gym", cpu_seconds=2)
+    )
     for dataset, answer, why in (
         ("prime_factorization", "two times three", "raised ValueError: invalid literal for int"),
         ("countdown", "9**9**9**9", "took too long"),
@@ -65,7 +78,9 @@ def test_settings_that_reasoning_gym_refuses() -> None:
 
 def test_an_interrupted_call_does_not_answer_the_next() -> None:
     scorer = SubprocessFunction("ponder.tasks.gym", cpu_seconds=600)
-    sums, countdown = ((name, "", {}, 0, Gym(name).problem(0, seed=3).gold) for name in ("chain_sum", "countdown"))
+    sums, countdown = (
+        (name, "", {}, 0, Gym(name).problem(0, seed=3).gold) for name in ("chain_sum", "countdown")
+    )
     assert scorer.call(*sums, sums[-1]["answer"]) == 1.0
     assert scorer._process is not None
     stat = Path(f"/proc/{scorer._process.pid}/stat")

@@ -1,7 +1,8 @@
 """Three megabytes of any text are read in linear time.
 
-Each reader gets every shape in a subprocess of limited CPU time, which no load on the machine can use up. In linear time
-a reader takes from one to five of its CPU seconds; in quadratic time, the first quadratic shape takes hours.
+Each reader gets every shape in a subprocess of limited CPU time, which no load on the machine can
+use up. In linear time a reader takes from one to five of its CPU seconds; in quadratic time, the
+first quadratic shape takes hours.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ LONG = {
     "blank after answer": "answer" + " " * SIZE + "x",
 }
 # These count every word or sentence, so ordinary text of megabytes takes them seconds.
-QUADRATIC_ONCE = {"dots and quotes": LONG["dots and quotes"]} | {c: c * (SIZE // len(c)) for c in (".", "\u0315\u0300")}
+QUADRATIC_ONCE = {"dots and quotes": LONG["dots and quotes"]} | {
+    c: c * (SIZE // len(c)) for c in (".", "\u0315\u0300")
+}
 
 
 def _judged(text: str) -> None:
@@ -47,9 +50,9 @@ def _judged(text: str) -> None:
 
 
 def _contains(text: str) -> bool:
-    return EvaluationSet([Problem("p", 0, ("one two three four five six seven eight nine",))]).contains(
-        Trace(text, "t", "")
-    )
+    return EvaluationSet(
+        [Problem("p", 0, ("one two three four five six seven eight nine",))]
+    ).contains(Trace(text, "t", ""))
 
 
 READERS: dict[str, Callable[[str], object]] = {
@@ -78,7 +81,9 @@ def test_megabytes_take_linear_time(reader: str) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
 
-    ended = subprocess.run([sys.executable, __file__, reader], preexec_fn=limit, stderr=subprocess.PIPE, check=False)
+    ended = subprocess.run(
+        [sys.executable, __file__, reader], preexec_fn=limit, stderr=subprocess.PIPE, check=False
+    )
     assert ended.returncode == 0, ended.stderr.decode()  # ends with the shape that took too long
 
 

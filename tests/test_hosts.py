@@ -1,4 +1,6 @@
-"""Models that other processes hold: every request is answered, as it would be here, whatever is lost on the way."""
+"""Models that other processes hold: every request is answered, as it would be here, whatever is
+lost on the way.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,14 @@ from ponder.tasks.chain_sum import ChainSum
 
 TABLE = {
     "task": [{"name": "execution", "dictionary": 6, "size": [2, 3]}],
-    "model": [{"name": "pocket", "temperature": 1.0, "ray": {"replicas": 2}, "method": [{"name": "vote", "n": 2}]}],
+    "model": [
+        {
+            "name": "pocket",
+            "temperature": 1.0,
+            "ray": {"replicas": 2},
+            "method": [{"name": "vote", "n": 2}],
+        }
+    ],
     "problems": 10,
 }
 
@@ -40,9 +49,14 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeHost:
-    """Holds a copy of a model in this process, sent as to another one. It dies after as many answers as it is told."""
+    """Holds a copy of a model in this process, sent as to another one.
 
-    def __init__(self, sent: bytes, dies: Sequence[int] = (), opens: Callable[[], Any] = bool) -> None:
+    It dies after as many answers as it is told.
+    """
+
+    def __init__(
+        self, sent: bytes, dies: Sequence[int] = (), opens: Callable[[], Any] = bool
+    ) -> None:
         self._sent, self._opens = sent, opens
         self._left = [*dies, -1]  # answers until it is lost, in each life; -1: it lives on
         self.answers, self.closed, self._model = 0, False, None
@@ -111,7 +125,9 @@ def stored(path: Path, executor: Any = None, **changes: Any) -> tuple[list[Any],
     study, tally = Study.from_table({**TABLE, **changes}), Tally()
     with Store(path, lock=True) as store:
         asyncio.run(run(study, store, tally, executor=executor))
-        outcomes = [outcome._replace(seconds=0.0, attempt=0) for outcome in store.outcomes(study.cells)]
+        outcomes = [
+            outcome._replace(seconds=0.0, attempt=0) for outcome in store.outcomes(study.cells)
+        ]
         return sorted(outcomes, key=lambda outcome: (outcome.size, outcome.problem)), tally
 
 
@@ -127,7 +143,10 @@ def test_a_run_with_lost_hosts_stores_what_it_stores_without_them(tmp_path) -> N
 
 
 def test_a_cap_holds_for_hosts_too(tmp_path) -> None:
-    tokens = sum(o.prompt_tokens + o.thinking_tokens + o.answer_tokens for o in stored(tmp_path / "here.db")[0])
+    tokens = sum(
+        o.prompt_tokens + o.thinking_tokens + o.answer_tokens
+        for o in stored(tmp_path / "here.db")[0]
+    )
     _, tally = stored(tmp_path / "s.db", FakeCluster([[3], []]), max_tokens=tokens, cap_per="run")
     assert tally.ledger.capped
     assert 0 < tally.tokens < tokens
@@ -138,7 +157,10 @@ SENT = packed(Oracle(), [TASK])
 
 
 def requests(number: int, task: ChainSum) -> list[Request]:
-    return [Request.first_turn(task, problem) for problem in itertools.islice(task.problems(3, 0), number)]
+    return [
+        Request.first_turn(task, problem)
+        for problem in itertools.islice(task.problems(3, 0), number)
+    ]
 
 
 def asked(model: Hosted, number: int = 12, at_once: int = 64) -> list[Any]:
@@ -146,7 +168,9 @@ def asked(model: Hosted, number: int = 12, at_once: int = 64) -> list[Any]:
         async with model:
             replies, waiting = list[Any](), requests(number, TASK)
             for start in range(0, number, at_once):
-                replies += await asyncio.gather(*map(model.complete, waiting[start : start + at_once]))
+                replies += await asyncio.gather(
+                    *map(model.complete, waiting[start : start + at_once])
+                )
             return replies
 
     return asyncio.run(all_of_them())
@@ -178,7 +202,9 @@ def test_a_host_without_room_gets_no_request() -> None:
 
 def test_a_model_that_never_answers_ends_the_run() -> None:
     model = hosted(FakeHost(SENT, dies=[0] * 50))
-    with pytest.raises(UserError, match=r"ended 5 times without an answer: the node is gone") as error:
+    with pytest.raises(
+        UserError, match=r"ended 5 times without an answer: the node is gone"
+    ) as error:
         asked(model, 1)
     assert "memory" in error.value.hint
     # But with an answer each time it goes on.
@@ -226,7 +252,10 @@ def test_a_failed_call_is_no_lost_host() -> None:
 def test_what_a_model_needs_on_a_cluster_is_in_no_key_and_no_label() -> None:
     def cells(**ray: Any) -> list[tuple[bytes, str]]:
         model = {"name": "pocket", **ray, "method": [{"name": "vote", "n": 2, **ray}]}
-        return [(cell.key, cell.label.model) for cell in Study.from_table({**TABLE, "model": [model]}).cells]
+        return [
+            (cell.key, cell.label.model)
+            for cell in Study.from_table({**TABLE, "model": [model]}).cells
+        ]
 
     assert cells(ray={"gpus": 2, "cpus": 4}) == cells()
 
@@ -245,7 +274,10 @@ def test_a_method_needs_what_it_says_or_what_its_model_needs() -> None:
 @pytest.mark.parametrize(
     ("model", "what"),
     [
-        ({"ray": {"gpu": 1}}, "study: model[0].ray.gpu: `ray` has no key `gpu`\nhint: did you mean `gpus`?"),
+        (
+            {"ray": {"gpu": 1}},
+            "study: model[0].ray.gpu: `ray` has no key `gpu`\nhint: did you mean `gpus`?",
+        ),
         ({"ray": {"replicas": 0}}, "study: model[0].ray: replicas must be at least 1, not 0"),
         ({"ray": {"gpus": -1}}, "study: model[0].ray: gpus and cpus can't be negative"),
         ({"ray": 4}, "study: model[0].ray: expected"),
@@ -262,10 +294,15 @@ def test_wrong_resources(model, what) -> None:
 
 
 def test_ray_that_is_not_installed(ponder, monkeypatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None if name == "ray" else object())
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, *_: None if name == "ray" else object()
+    )
     refused = ponder("run", "effort", "--ray", "auto", "--set", "problems=1")
     assert refused.exit_code == 2
-    assert "--ray needs a package that isn't installed: ray\nhint: pip install 'ponder-lab[ray]'" in refused.output
+    assert (
+        "--ray needs a package that isn't installed: ray\nhint: pip install 'ponder-lab[ray]'"
+        in refused.output
+    )
 
 
 def test_no_server_is_started_here_if_hosts_answer() -> None:

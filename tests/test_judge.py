@@ -1,4 +1,6 @@
-"""The judge: its replies are scores with a bill, useless ones fail and say why, and long traces go in windows."""
+"""The judge: its replies are scores with a bill, useless ones fail and say why, and long traces go
+in windows.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def judge(tmp_path: Path, name: str, *says: str, **settings) -> tuple[Judge, lis
 
 def test_a_judge_scores_and_is_billed(tmp_path) -> None:
     reward, asked = judge(
-        tmp_path, "judge_one", 'Well: {"a": 1} ```json\n{"steps": [0.9, 0, 1], "whole": 0.5}\n``` done'
+        tmp_path,
+        "judge_one",
+        'Well: {"a": 1} ```json\n{"steps": [0.9, 0, 1], "whole": 0.5}\n``` done',
     )
     (scores,) = reward.score(TRACES[:1])
     assert scores.steps == (0.9, 0.0, 1.0)
@@ -118,12 +122,16 @@ log = []
 '''
 
 
-def test_scores_are_there_before_a_slow_reply_and_a_judge_is_closed_when_its_work_is_dropped(tmp_path) -> None:
+def test_scores_are_there_before_a_slow_reply_and_a_judge_is_closed_when_its_work_is_dropped(
+    tmp_path,
+) -> None:
     import sys
 
     (tmp_path / "judge_waiting.py").write_text(WAITING)
     reward = Judge(model={"name": str(tmp_path / "judge_waiting.py")})
-    work = scores_by_index(reward, [cut("Think slowly.", "a"), cut("b?", "b"), cut("nothing"), cut("c?", "c")])
+    work = scores_by_index(
+        reward, [cut("Think slowly.", "a"), cut("b?", "b"), cut("nothing"), cut("c?", "c")]
+    )
     found = dict(next(work) for _ in range(3))
     assert sorted(found) == [1, 2, 3]
     assert found[2].why == "nothing to score"

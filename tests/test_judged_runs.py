@@ -1,4 +1,6 @@
-"""`best_of` with a judge behind an endpoint: asked in the run's own loop, billed apart, and counted by the caps."""
+"""`best_of` with a judge behind an endpoint: asked in the run's own loop, billed apart, and counted
+by the caps.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,15 @@ model = {{ name = "endpoint", id = "judge", url = "{judge}"{settings} }}
 SETTINGS = ", budget = 300, concurrency = 3, prices = { input = 100.0, output = 200.0 }"
 
 
-def write_study(write, served, judge, problems: int = 20, caps: str = "", settings: str = SETTINGS) -> None:
-    write("s.toml", STUDY.format(url=served.url, judge=judge.url, problems=problems, caps=caps, settings=settings))
+def write_study(
+    write, served, judge, problems: int = 20, caps: str = "", settings: str = SETTINGS
+) -> None:
+    write(
+        "s.toml",
+        STUDY.format(
+            url=served.url, judge=judge.url, problems=problems, caps=caps, settings=settings
+        ),
+    )
 
 
 def summary(result) -> dict:
@@ -52,7 +61,9 @@ def test_a_judge_is_opened_once_and_billed_apart(serve, write, ponder) -> None:
     assert tally["tokens"] == served.state()["billed_tokens"] + judge.state()["billed_tokens"]
     assert tally["cost"] == pytest.approx(40 * (40 * 1 + 120 * 10 + 40 * 100 + 120 * 200) / 1e6)
     with closing(sqlite3.connect("ponder.db")) as db:
-        rows = db.execute("SELECT prompt_tokens, thinking_tokens, answer_tokens, details FROM attempt").fetchall()
+        rows = db.execute(
+            "SELECT prompt_tokens, thinking_tokens, answer_tokens, details FROM attempt"
+        ).fetchall()
     assert {row[:3] for row in rows} == {(80, 200, 40)}
     costs = {"reward_prompt_tokens": 80, "reward_completion_tokens": 240}
     for row in rows:
@@ -73,7 +84,9 @@ def test_what_was_stored_is_planned_and_graded_with_the_judges_part(serve, write
     assert plan["cost"]["at_most"] > plan["cost"]["expected"]
 
 
-@pytest.mark.parametrize(("cap", "name"), [("max_tokens = 40_000", "tokens"), ("max_cost = 4.0", "cost")])
+@pytest.mark.parametrize(
+    ("cap", "name"), [("max_tokens = 40_000", "tokens"), ("max_cost = 4.0", "cost")]
+)
 def test_a_cap_counts_the_judge(serve, write, ponder, cap, name) -> None:
     lengths = {"lengths": {"median": 100, "sigma": 0.8}, "seconds_per_token": 2e-5}
     served, judge = serve(**lengths), serve(**lengths)
@@ -89,8 +102,14 @@ def test_a_cap_counts_the_judge(serve, write, ponder, cap, name) -> None:
     ("settings", "message"),
     [
         (", budget = 300", "max_cost can't be kept: `judge` has no prices"),
-        (", prices = { input = 1.0, output = 1.0 }", "max_cost can't be kept: a reply of `judge`, which"),
-        (", budget = 300, prices = { input = 1, output = 1, currency = 'EUR' }", "in different currencies: EUR, USD"),
+        (
+            ", prices = { input = 1.0, output = 1.0 }",
+            "max_cost can't be kept: a reply of `judge`, which",
+        ),
+        (
+            ", budget = 300, prices = { input = 1, output = 1, currency = 'EUR' }",
+            "in different currencies: EUR, USD",
+        ),
     ],
 )
 def test_a_cap_needs_to_know_what_the_judge_costs(serve, write, ponder, settings, message) -> None:
@@ -117,20 +136,28 @@ def test_a_judges_calls_that_time_out_count_as_spent(serve, write, ponder) -> No
     write_study(write, served, judge, settings=f"{SETTINGS}, timeout = 1, retries = 1")
     tally = summary(ponder("run", "s.toml", "--json"))
     assert tally["retries"]["timeout"] > 0
-    lost = tally["lost_calls"]  # more than those ignored, if the machine is so slow that others time out too
+    # more than those ignored, if the machine is so slow that others time out too
+    lost = tally["lost_calls"]
     assert judge.state()["ignore"] <= lost <= tally["retries"]["timeout"] + 2 * tally["failed"]
     assert tally["lost_tokens"] >= lost * 300
-    assert tally["lost_tokens"] < lost * (300 + 2000 + 400)  # of the judge's prompt and budget, not of the model's too
+    # of the judge's prompt and budget, not of the model's too
+    assert tally["lost_tokens"] < lost * (300 + 2000 + 400)
     assert (
         tally["cost"]
-        > judge.state()["ignore"] * 300 * 200 / 1e6 + judge.state()["answered"] * (40 * 100 + 120 * 200) / 1e6
+        > judge.state()["ignore"] * 300 * 200 / 1e6
+        + judge.state()["answered"] * (40 * 100 + 120 * 200) / 1e6
     )
     assert tally["tokens"] >= served.state()["billed_tokens"] + judge.state()["billed_tokens"]
 
 
 def test_a_judge_that_is_down_is_an_error_at_once(serve, write, ponder) -> None:
     served = serve()
-    write("s.toml", STUDY.format(url=served.url, judge="http://127.0.0.1:9/v1", problems=2, caps="", settings=""))
+    write(
+        "s.toml",
+        STUDY.format(
+            url=served.url, judge="http://127.0.0.1:9/v1", problems=2, caps="", settings=""
+        ),
+    )
     result = ponder("run", "s.toml")
     assert result.exit_code == 2
     assert "no connection to http://127.0.0.1:9/v1" in result.stderr

@@ -1,4 +1,6 @@
-"""Caches that evict: the same logits as a full recompute that masks the evicted tokens, and the right tokens evicted."""
+"""Caches that evict: the same logits as a full recompute that masks the evicted tokens, and the
+right tokens evicted.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,13 @@ from ponder.policies.streaming import Streaming
 
 @pytest.mark.parametrize("granularity", ["model", "layer", "head"])
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.plugin_name())
-@pytest.mark.parametrize(("attention", "kernel"), [("sdpa", "stock"), ("eager", "stock"), ("sdpa", "grouped")])
+@pytest.mark.parametrize(
+    ("attention", "kernel"), [("sdpa", "stock"), ("eager", "stock"), ("sdpa", "grouped")]
+)
 def test_logits_are_those_of_a_full_recompute(attention, kernel, policy, granularity) -> None:
-    budget = CacheBudget(budget=24, window=5, ratio=0.5, sinks=2, question=False, granularity=granularity)
+    budget = CacheBudget(
+        budget=24, window=5, ratio=0.5, sinks=2, question=False, granularity=granularity
+    )
     measured = exactness(tiny(attention), policy, budget, kernel=kernel)
     assert measured.prunings >= 3
     assert measured.error < 1e-4
@@ -48,10 +54,17 @@ def test_logits_are_those_of_a_full_recompute_if_every_step_prunes(policy, granu
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_below_the_budget_nothing_changes(attention) -> None:
     model, inputs = tiny(attention), ragged()
-    ask = {"max_new_tokens": NEW, "do_sample": False, "return_dict_in_generate": True, "output_logits": True}
+    ask = {
+        "max_new_tokens": NEW,
+        "do_sample": False,
+        "return_dict_in_generate": True,
+        "output_logits": True,
+    }
     stock = torch.stack(model.generate(**inputs, **ask).logits)
     for policy in (Full(), Streaming(), H2o(), Snapkv()):
-        cache = SelectCache(model, policy, CacheBudget(budget=200, window=20, ratio=0.5), kernel="stock")
+        cache = SelectCache(
+            model, policy, CacheBudget(budget=200, window=20, ratio=0.5), kernel="stock"
+        )
         ours = torch.stack(model.generate(**inputs, past_key_values=cache, **ask).logits)
         assert torch.equal(ours, stock)
 
@@ -72,7 +85,9 @@ def test_protected_tokens_are_never_evicted() -> None:
 
 def test_sinks_are_the_first_tokens_after_the_padding() -> None:
     model, inputs = tiny(), ragged()
-    cache = SelectCache(model, Streaming(), CacheBudget(budget=24, window=4, ratio=0.3, sinks=2, question=False))
+    cache = SelectCache(
+        model, Streaming(), CacheBudget(budget=24, window=4, ratio=0.3, sinks=2, question=False)
+    )
     model.generate(**inputs, past_key_values=cache, max_new_tokens=40, do_sample=False)
     for row, pads in enumerate((inputs["attention_mask"] == 0).sum(1).tolist()):
         held = cache.positions[0, row, 0, : cache.lengths[row]].tolist()
@@ -85,7 +100,9 @@ def test_the_answer_is_never_evicted() -> None:
     cache = SelectCache(model, Streaming(), CacheBudget(budget=24, window=2, ratio=0.2))
     said = model.generate(**inputs, past_key_values=cache, max_new_tokens=60, do_sample=False)[0]
     first = int(said[PROMPT + 5])
-    cache = SelectCache(model, Streaming(), CacheBudget(budget=24, window=2, ratio=0.2), end_of_thinking=first)
+    cache = SelectCache(
+        model, Streaming(), CacheBudget(budget=24, window=2, ratio=0.2), end_of_thinking=first
+    )
     model.generate(**inputs, past_key_values=cache, max_new_tokens=30, do_sample=False)
     ends = next(n for n, token in enumerate(said.tolist()) if n >= PROMPT and token == first)
     left = set(cache.positions[0, 0, 0, : cache.lengths[0]].tolist())
@@ -104,7 +121,11 @@ def test_h2o_sums_all_attention() -> None:
     model, inputs = tiny("eager"), ragged(1)
     cache = SelectCache(model, H2o(), None)
     with torch.no_grad():
-        for chunk in (inputs["input_ids"][:, :9], inputs["input_ids"][:, 9:10], inputs["input_ids"][:, 10:]):
+        for chunk in (
+            inputs["input_ids"][:, :9],
+            inputs["input_ids"][:, 9:10],
+            inputs["input_ids"][:, 10:],
+        ):
             model(chunk, past_key_values=cache)
         stock = tiny("eager")(inputs["input_ids"], output_attentions=True).attentions
     for layer, theirs in zip(cache.pruned_layers, stock, strict=True):
@@ -118,19 +139,25 @@ def test_rows_of_a_batch_are_scored_apart() -> None:
     budget = CacheBudget(budget=24, window=5, ratio=0.5)
     for policy in POLICIES:
         together = SelectCache(model, policy, budget)
-        said = model.generate(**inputs, past_key_values=together, max_new_tokens=NEW, do_sample=False)
+        said = model.generate(
+            **inputs, past_key_values=together, max_new_tokens=NEW, do_sample=False
+        )
         row = 0  # the one without padding: alone it is pruned at the same steps
         alone = SelectCache(model, policy, budget)
         one = {k: v[row : row + 1] for k, v in inputs.items()}
         assert torch.equal(
-            model.generate(**one, past_key_values=alone, max_new_tokens=NEW, do_sample=False)[0], said[row]
+            model.generate(**one, past_key_values=alone, max_new_tokens=NEW, do_sample=False)[0],
+            said[row],
         )
 
 
 def test_h2o_scores_move_with_their_tokens() -> None:
     """After a pruning, each column still has the attention that its own token received."""
     model, ids = tiny(), ragged(1)["input_ids"]
-    full, pruned = (SelectCache(model, H2o(), budget) for budget in (None, CacheBudget(14, 4, 0.5, question=False)))
+    full, pruned = (
+        SelectCache(model, H2o(), budget)
+        for budget in (None, CacheBudget(14, 4, 0.5, question=False))
+    )
     with torch.no_grad():
         model(ids, past_key_values=full)
         model(ids, past_key_values=pruned)
@@ -195,10 +222,19 @@ def test_sinks_that_fill_the_budget_are_refused(question) -> None:
 def test_a_cache_says_what_it_holds() -> None:
     model, inputs = tiny(), ragged()
     for policy in (Streaming(), Full()):
-        cache = SelectCache(model, policy, CacheBudget(budget=32, window=8, ratio=0.9, question=False))
-        assert repr(cache) == f"SelectCache({type(policy).__name__}: holds 0 of 0 tokens in each row, empty)"
-        model.generate(**inputs, past_key_values=cache, max_new_tokens=40, do_sample=False, eos_token_id=None)
-        assert repr(cache).startswith(f"SelectCache({type(policy).__name__}: holds {cache.max_length} of ")
+        cache = SelectCache(
+            model, policy, CacheBudget(budget=32, window=8, ratio=0.9, question=False)
+        )
+        assert (
+            repr(cache)
+            == f"SelectCache({type(policy).__name__}: holds 0 of 0 tokens in each row, empty)"
+        )
+        model.generate(
+            **inputs, past_key_values=cache, max_new_tokens=40, do_sample=False, eos_token_id=None
+        )
+        assert repr(cache).startswith(
+            f"SelectCache({type(policy).__name__}: holds {cache.max_length} of "
+        )
         assert (cache.max_length == max(cache.seen_tokens)) == (policy == Full())
 
 
@@ -206,14 +242,24 @@ def test_beams_and_assisted_decoding_are_refused() -> None:
     model, inputs = tiny(), ragged(1)
     cache = SelectCache(model, Streaming(), CacheBudget(budget=40, window=3, ratio=0.5))
     with pytest.raises(UserError, match="beam search"):
-        model.generate(**inputs, past_key_values=cache, max_new_tokens=5, num_beams=2, do_sample=False)
+        model.generate(
+            **inputs, past_key_values=cache, max_new_tokens=5, num_beams=2, do_sample=False
+        )
     cache = SelectCache(model, Streaming(), CacheBudget(budget=40, window=3, ratio=0.5))
     with pytest.raises(UserError, match="can't be cropped"):
-        model.generate(**inputs, past_key_values=cache, max_new_tokens=9, prompt_lookup_num_tokens=3, do_sample=False)
+        model.generate(
+            **inputs,
+            past_key_values=cache,
+            max_new_tokens=9,
+            prompt_lookup_num_tokens=3,
+            do_sample=False,
+        )
 
 
 def test_a_pruning_keeps_the_highest_scores_and_the_window() -> None:
-    """The whole engine on one row: 12 tokens at a budget of 12, half of the 6 evictable ones are kept."""
+    """The whole engine on one row: 12 tokens at a budget of 12, half of the 6 evictable ones are
+    kept.
+    """
     model, ids = tiny(), torch.tensor([[5, 3, 9, 9, 3, 9, 9, 3, 9, 9, 9, 9]])
     cache = SelectCache(model, Sepllm((3,)), CacheBudget(12, 4, 0.5, sinks=2, question=False))
     with torch.no_grad():

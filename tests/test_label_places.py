@@ -20,7 +20,12 @@ def box(row: dict[str, Any], frame: Frame) -> tuple[float, float, float, float]:
 
 def inside(row: dict[str, Any], frame: Frame) -> bool:
     left, top, right, bottom = box(row, frame)
-    return left >= -1e-6 and top >= -1e-6 and right <= frame.width + 1e-6 and bottom <= frame.height + 1e-6
+    return (
+        left >= -1e-6
+        and top >= -1e-6
+        and right <= frame.width + 1e-6
+        and bottom <= frame.height + 1e-6
+    )
 
 
 @pytest.mark.parametrize("log", [False, True])
@@ -30,17 +35,28 @@ def test_labels_stay_inside_the_panel_and_apart(log: bool) -> None:
     edges = [(100.0, 0.0), (100.0, 1.0), (1000.0, 0.0), (1000.0, 1.0), (550.0, 1.0), (1000.0, 0.5)]
     for _ in range(20):
         places = edges + [(rng.uniform(100, 1000), rng.random()) for _ in range(6)]
-        rows = [{"tokens": x, "accuracy": y, "label": f"variant {i:02}"} for i, (x, y) in enumerate(places)]
+        rows = [
+            {"tokens": x, "accuracy": y, "label": f"variant {i:02}"}
+            for i, (x, y) in enumerate(places)
+        ]
         placed = place_labels(rows, frame)
         assert all(inside(row, frame) for row in placed)
         boxes = [box(row, frame) for row in placed]
         pairs = [(a, b) for i, a in enumerate(boxes) for b in boxes[:i]]
-        assert not any(a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3] for a, b in pairs)
+        assert not any(
+            a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3] for a, b in pairs
+        )
 
 
 def test_a_label_avoids_bars_and_lines() -> None:
     frame = Frame((0.0, 100.0), (0.0, 1.0), 400, 300)
-    point = {"tokens": 50.0, "accuracy": 0.5, "accuracy_low": 0.1, "accuracy_high": 0.9, "label": "label"}
+    point = {
+        "tokens": 50.0,
+        "accuracy": 0.5,
+        "accuracy_low": 0.1,
+        "accuracy_high": 0.9,
+        "label": "label",
+    }
     line = [{"tokens": t, "accuracy": 0.5} for t in (0.0, 100.0)]
     [placed] = place_labels([point], frame, lines=[line])
     left, top, right, bottom = box(placed, frame)
@@ -56,6 +72,12 @@ def test_a_line_is_named_where_no_line_crosses_the_name() -> None:
     for row in label_lines({"a steep line": steep, "a flat line": flat}, frame, "x", "y", [other]):
         assert inside(row, frame)
         left, top, right, bottom = box(row, frame)
-        for (x0, y0), (x1, y1) in ([(p["x"], p["y"]) for p in steep], [(p["x"], p["y"]) for p in flat], other):
-            trail = [frame.pixel(x0 + i / 200 * (x1 - x0), y0 + i / 200 * (y1 - y0)) for i in range(201)]
+        for (x0, y0), (x1, y1) in (
+            [(p["x"], p["y"]) for p in steep],
+            [(p["x"], p["y"]) for p in flat],
+            other,
+        ):
+            trail = [
+                frame.pixel(x0 + i / 200 * (x1 - x0), y0 + i / 200 * (y1 - y0)) for i in range(201)
+            ]
             assert not any(left < x < right and top < y < bottom for x, y in trail)

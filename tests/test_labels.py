@@ -1,4 +1,6 @@
-"""Labels tell apart whatever differs between the cells of a study, in one table or in two, and name nothing else."""
+"""Labels tell apart whatever differs between the cells of a study, in one table or in two, and name
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ EXECUTION = {"name": "execution", "size": 4}
 ORACLE = {"name": "oracle"}
 SERVED = {"name": "endpoint", "id": "m"}
 POCKET = {"name": "pocket", "style": "long"}
-READ = {"name": "execution", "size": 4, "dictionary": 8, "per_turn": 0}  # what the pocket model can read
+# what the pocket model can read
+READ = {"name": "execution", "size": 4, "dictionary": 8, "per_turn": 0}
 
 
 def tasks(*tables: dict[str, Any]) -> list[str]:
@@ -40,17 +43,30 @@ def whole(*tables: dict[str, Any]) -> list[str]:
         ([{"dictionary": 16}, {"dictionary": 100}], ["dictionary=16", "dictionary=100"]),
         ([{"mode": "cot"}], [""]),
         ([{"mode": "cot"}, {"mode": "cot", "size": 8}], [""]),  # sizes are no settings
-        ([{}, {"remember": "all"}, {"window": 2}], ["remember=visible", "remember=all", "remember=visible window=2"]),
+        (
+            [{}, {"remember": "all"}, {"window": 2}],
+            ["remember=visible", "remember=all", "remember=visible window=2"],
+        ),
         # A label that is clear today stays: what the second table doesn't sweep is not named.
-        ([{}, {"history_turns": 3, "error_rate": [0.0, 1.0]}], ["", "error_rate=0.0", "error_rate=1.0"]),
+        (
+            [{}, {"history_turns": 3, "error_rate": [0.0, 1.0]}],
+            ["", "error_rate=0.0", "error_rate=1.0"],
+        ),
         (
             [{"mode": "answer", "per_turn": [1, 2]}, {"mode": "cot", "per_turn": [1, 4]}],
-            ["per_turn=1 mode=answer", "per_turn=2 mode=answer", "per_turn=1 mode=cot", "per_turn=4 mode=cot"],
+            [
+                "per_turn=1 mode=answer",
+                "per_turn=2 mode=answer",
+                "per_turn=1 mode=cot",
+                "per_turn=4 mode=cot",
+            ],
         ),
     ],
 )
 def test_tasks(tables: list[dict[str, Any]], labels: list[str]) -> None:
-    assert tasks(*(EXECUTION | table for table in tables)) == [f"execution {label}".strip() for label in labels]
+    assert tasks(*(EXECUTION | table for table in tables)) == [
+        f"execution {label}".strip() for label in labels
+    ]
 
 
 def test_equal_tables_ask_once() -> None:
@@ -59,7 +75,10 @@ def test_equal_tables_ask_once() -> None:
 
 def test_searches_that_want_something_else_are_two() -> None:
     search = {"name": "execution", "search": "max", "largest": 16}
-    assert tasks(search, {**search, "target": 0.5}) == ["execution target=0.8", "execution target=0.5"]
+    assert tasks(search, {**search, "target": 0.5}) == [
+        "execution target=0.8",
+        "execution target=0.5",
+    ]
 
 
 def test_options_of_a_dataset_are_named_one_by_one() -> None:
@@ -69,18 +88,27 @@ def test_options_of_a_dataset_are_named_one_by_one() -> None:
         "gym options.max_terms=4",
         "gym options.max_terms=6",
     ]
-    assert tasks({**gym, "options": [few, many]}) == ["gym options.max_terms=4", "gym options.max_terms=6"]
+    assert tasks({**gym, "options": [few, many]}) == [
+        "gym options.max_terms=4",
+        "gym options.max_terms=6",
+    ]
 
 
 @pytest.mark.parametrize(
     ("files", "labels"),
     [
         (["a/one.jsonl", "a/two.jsonl"], ["one.jsonl", "two.jsonl"]),
-        (["a/one.jsonl", "b/one.jsonl", "b/two.jsonl"], ["a/one.jsonl", "b/one.jsonl", "b/two.jsonl"]),
+        (
+            ["a/one.jsonl", "b/one.jsonl", "b/two.jsonl"],
+            ["a/one.jsonl", "b/one.jsonl", "b/two.jsonl"],
+        ),
     ],
 )
-@pytest.mark.parametrize("name", ["jsonl", "aime24"])  # a benchmark's file is not in the key, but its content is
-def test_files_are_named_by_as_little_of_their_path_as_needed(tmp_path: Path, name: str, files, labels) -> None:
+# a benchmark's file is not in the key, but its content is
+@pytest.mark.parametrize("name", ["jsonl", "aime24"])
+def test_files_are_named_by_as_little_of_their_path_as_needed(
+    tmp_path: Path, name: str, files, labels
+) -> None:
     for file in files:
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text(json.dumps({"prompt": file, "answer": 1, "size": 1}))
@@ -126,7 +154,9 @@ def test_chains_of_two_tables_and_of_one() -> None:
     assert models(*(ORACLE | {"method": vote} for vote in votes)) == named
     assert models(ORACLE | {"method": votes}) == named
     # Model and method differ: both are named, and the model is called the same in all its chains.
-    assert models(ORACLE | {"error": 0.5, "method": votes[0]}, ORACLE | {"method": [[], votes[1]]}) == [
+    assert models(
+        ORACLE | {"error": 0.5, "method": votes[0]}, ORACLE | {"method": [[], votes[1]]}
+    ) == [
         ("oracle error=0.5", "oracle error=0.5 + vote n=2", "oracle error=0.5 + vote n=2"),
         ("oracle error=0.0", "oracle error=0.0", "oracle error=0.0"),
         ("oracle error=0.0", "oracle error=0.0 + vote n=8", "oracle error=0.0 + vote n=8"),
@@ -134,19 +164,29 @@ def test_chains_of_two_tables_and_of_one() -> None:
 
 
 def test_a_base_model_keeps_its_name_where_its_chains_are_clear() -> None:
-    """A heat map finds the model without the method by the name of its base, also if that has another budget."""
+    """A heat map finds the model without the method by the name of its base, also if that has
+    another budget.
+    """
     force = {"name": "budget_force", "think": [10, 20]}
     labels = models(ORACLE, ORACLE | {"budget": 500, "method": [force]})
     assert [label for label, _, _ in labels] == ["oracle"] * 3
 
 
 def trained(*chains: dict[str, Any]) -> list[tuple[str, str]]:
-    made = models(*(POCKET | {"method": [{"name": "shortest", **chain}]} for chain in chains), task=READ)
-    return [(label.removeprefix("pocket + "), variant.removeprefix("pocket + ")) for _, label, variant in made]
+    made = models(
+        *(POCKET | {"method": [{"name": "shortest", **chain}]} for chain in chains), task=READ
+    )
+    return [
+        (label.removeprefix("pocket + "), variant.removeprefix("pocket + "))
+        for _, label, variant in made
+    ]
 
 
 def test_training_seeds_of_two_tables_are_one_variant() -> None:
-    assert trained({"seed": 1}, {"seed": 2}) == [("shortest seed=1", "shortest"), ("shortest seed=2", "shortest")]
+    assert trained({"seed": 1}, {"seed": 2}) == [
+        ("shortest seed=1", "shortest"),
+        ("shortest seed=2", "shortest"),
+    ]
     # The label of a seed that is not swept is clear without it.
     assert trained({"seed": [1, 2]}, {"seed": 5})[2] == ("shortest", "shortest")
     # Seeds that are all different would hide that the two recipes are.
@@ -162,7 +202,10 @@ def test_a_model_inside_a_method() -> None:
     others = [{"name": "pocket", "style": "short"}, "pocket"]
     made = [POCKET | {"method": [{"name": "merge", "other": other}]} for other in others]
     labels = models(*made, task=READ)
-    assert [label for _, label, _ in labels] == ["pocket + merge other=pocket short", "pocket + merge other=pocket"]
+    assert [label for _, label, _ in labels] == [
+        "pocket + merge other=pocket short",
+        "pocket + merge other=pocket",
+    ]
     cells = Study(task=[READ], model=made).cells
     used = [cell.chain[0].settings for cell in cells]
     assert [(settings["other"], settings["other.style"]) for settings in used] == [
@@ -174,7 +217,10 @@ def test_a_model_inside_a_method() -> None:
 def test_settings_of_a_cell_are_plain_and_read_only(monkeypatch) -> None:
     monkeypatch.setenv("MINE", "sk-secret-of-mine")
     task = EXECUTION | {"mode": "answer", "window": 2}
-    [cell] = Study(task=[task], model=[SERVED | {"key": "$MINE", "url": "http://$MINE@h/v1", "body": {"a": [1]}}]).cells
+    [cell] = Study(
+        task=[task],
+        model=[SERVED | {"key": "$MINE", "url": "http://$MINE@h/v1", "body": {"a": [1]}}],
+    ).cells
     assert dict(cell.task_settings) == {
         "name": "execution", "per_turn": 1, "mode": "answer", "dictionary": 100, "values": 99, "shared": False,
         "history_turns": 0, "error_rate": 0.0, "remember": "visible", "window": 2,
@@ -188,11 +234,19 @@ def test_settings_of_a_cell_are_plain_and_read_only(monkeypatch) -> None:
     [oracle] = Study(task=[task], model=[ORACLE]).cells
     assert oracle.model_settings["critical_size"] is None  # infinite, which JSON can't say
     [pocket] = Study(task=[READ], model=[POCKET]).cells
-    assert "execution" in pocket.model_settings["weights"]  # in the key by its digest, though the folder is not
+    # in the key by its digest, though the folder is not
+    assert "execution" in pocket.model_settings["weights"]
 
 
 def test_a_plugin_inside_another_is_named_without_repeating_what_its_title_says() -> None:
     teachers = [{"name": "text_tutor", "style": "parts", "slip": "carry", "fraction": 0.5}]
-    model = {"name": "transformers", "id": "pocket", "budget": 300, "method": [{"name": "sft", "teachers": teachers}]}
+    model = {
+        "name": "transformers",
+        "id": "pocket",
+        "budget": 300,
+        "method": [{"name": "sft", "teachers": teachers}],
+    }
     [cell] = Study(task=[READ], model=[model]).cells
-    assert cell.chain[0].settings["teachers"] == ("text_tutor (parts, carry forgotten in 50%) fraction=0.5",)
+    assert cell.chain[0].settings["teachers"] == (
+        "text_tutor (parts, carry forgotten in 50%) fraction=0.5",
+    )

@@ -1,4 +1,6 @@
-"""The ledger behind caps: no order of events exceeds a cap, nobody overtakes, and nobody waits for ever."""
+"""The ledger behind caps: no order of events exceeds a cap, nobody overtakes, and nobody waits for
+ever.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Spender:
 
     async def attempt(self, turns: int) -> None:
         kind = turns if turns > 1 else None
-        claim = self.ledger.open(None, kind, turns=turns, server=self.random.choice(["", "here", "there"]))
+        claim = self.ledger.open(
+            None, kind, turns=turns, server=self.random.choice(["", "here", "there"])
+        )
         complete = False
         try:
             for _ in range(turns):
@@ -57,7 +61,11 @@ class Spender:
             await asyncio.sleep(0)
 
 
-@given(seed=st.integers(0, 10**6), cap=st.integers(0, 4000), turns=st.lists(st.integers(1, 5), max_size=40))
+@given(
+    seed=st.integers(0, 10**6),
+    cap=st.integers(0, 4000),
+    turns=st.lists(st.integers(1, 5), max_size=40),
+)
 def test_no_order_of_events_exceeds_a_cap(seed, cap, turns) -> None:
     ledger = Ledger(max_tokens=cap, before=Money(50))
     spender = Spender(ledger, seed)
@@ -69,7 +77,8 @@ def test_no_order_of_events_exceeds_a_cap(seed, cap, turns) -> None:
     assert 50 + spender.billed <= 50 + ledger.spent.tokens <= max(cap, 50)
     assert ledger.calls == 0
     assert ledger.held == NOTHING
-    if spender.complete < len(turns):  # something was refused, so there was no room for a call, or for a conversation
+    # something was refused, so there was no room for a call, or for a conversation
+    if spender.complete < len(turns):
         assert ledger.capped
 
 
@@ -107,7 +116,8 @@ def test_a_small_call_does_not_overtake_a_large_one() -> None:
         first, large, small = (ledger.open(None) for _ in range(3))
         assert await ledger.reserve(first, Spend(0, 100, 1))
         waiting = [
-            asyncio.ensure_future(ledger.reserve(claim, Spend(0, n, 1))) for claim, n in ((large, 100), (small, 10))
+            asyncio.ensure_future(ledger.reserve(claim, Spend(0, n, 1)))
+            for claim, n in ((large, 100), (small, 10))
         ]
         await asyncio.sleep(0)
         assert [w.done() for w in waiting] == [False, False]
@@ -121,9 +131,12 @@ def test_until_the_first_bill_of_a_server_one_call_is_in_progress() -> None:
     async def body() -> None:
         ledger = Ledger(max_tokens=10_000)
         claims = [ledger.open(None, server="there") for _ in range(5)]
-        waiting = [asyncio.ensure_future(ledger.reserve(claim, Spend(0, 100, 1))) for claim in claims]
+        waiting = [
+            asyncio.ensure_future(ledger.reserve(claim, Spend(0, 100, 1))) for claim in claims
+        ]
         elsewhere = ledger.open(None, server="elsewhere")
-        assert await ledger.reserve(elsewhere, Spend(0, 100, 1))  # a server waits for its own bill only
+        # a server waits for its own bill only
+        assert await ledger.reserve(elsewhere, Spend(0, 100, 1))
         await asyncio.sleep(0)
         assert [w.done() for w in waiting] == [True, False, False, False, False]
         ledger.settle(claims[0], None)  # it failed: the next is alone too
@@ -151,7 +164,9 @@ def test_a_cancelled_wait_is_given_to_the_next() -> None:
         ledger = Ledger(max_tokens=100)
         claims = [ledger.open(None) for _ in range(3)]
         assert await ledger.reserve(claims[0], Spend(0, 100, 1))
-        waiting = [asyncio.ensure_future(ledger.reserve(claim, Spend(0, 100, 1))) for claim in claims[1:]]
+        waiting = [
+            asyncio.ensure_future(ledger.reserve(claim, Spend(0, 100, 1))) for claim in claims[1:]
+        ]
         await asyncio.sleep(0)
         waiting[0].cancel()
         await asyncio.sleep(0)
@@ -191,7 +206,8 @@ def test_a_new_conversation_leaves_room_for_those_in_progress() -> None:
         assert await ledger.reserve(begun, Spend(0, 60, 1))
         assert await ledger.reserve(new, Spend(0, 60, 1))
         third = ledger.open(None, "kind")
-        waiting = asyncio.ensure_future(ledger.reserve(third, Spend(0, 10, 1)))  # 170 - 2 × 80 is not enough for 80
+        # 170 - 2 × 80 is not enough for 80
+        waiting = asyncio.ensure_future(ledger.reserve(third, Spend(0, 10, 1)))
         await asyncio.sleep(0)
         assert not waiting.done()
         ledger.settle(begun, Bill(0, 0, 40))
@@ -203,7 +219,9 @@ def test_a_new_conversation_leaves_room_for_those_in_progress() -> None:
 
 
 def test_a_retry_needs_room_for_calls_only() -> None:
-    """What conversations will still take is a forecast; it must not fail a call that was merely refused."""
+    """What conversations will still take is a forecast; it must not fail a call that was merely
+    refused.
+    """
 
     async def body() -> None:
         ledger = Ledger(max_tokens=1900)
@@ -228,7 +246,10 @@ def test_a_retry_needs_room_for_calls_only() -> None:
 def test_prices() -> None:
     prices = Prices(2.0, 8.0, cached_input=0.5)
     assert prices.cost(Bill(1_000_000, 500_000, 500_000)) == 10.0
-    assert prices.cost(Bill(1_000_000, 0, 0, cached_tokens=600_000)) == pytest.approx(0.4 * 2 + 0.6 * 0.5)
-    assert prices.cost(Bill(1000, 0, 0, cached_tokens=5000)) == pytest.approx(0.0005)  # never less than all cached
+    assert prices.cost(Bill(1_000_000, 0, 0, cached_tokens=600_000)) == pytest.approx(
+        0.4 * 2 + 0.6 * 0.5
+    )
+    # never less than all cached
+    assert prices.cost(Bill(1000, 0, 0, cached_tokens=5000)) == pytest.approx(0.0005)
     assert Prices(2.0, 8.0).cost(Bill(1_000_000, 0, 0, cached_tokens=600_000)) == 2.0
     assert prices.cost_at_most(Spend(1_000_000, 1_000_000)) == 10.0

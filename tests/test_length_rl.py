@@ -1,4 +1,6 @@
-"""Reinforcement learning with a length reward: rewards and draws by hand, steps as plain torch makes them."""
+"""Reinforcement learning with a length reward: rewards and draws by hand, steps as plain torch
+makes them.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +105,10 @@ def test_steps_are_those_of_the_paper_and_forget_the_optimiser_between_iteration
     training, model = Trainer(tiny(), method, None), tiny().model
     seen = gradients(training)
     for iteration in range(2):
-        groups = [[Sample(text, n % 2 == 0) for n, text in enumerate(texts(4, seed=7 * iteration + g))] for g in (1, 2)]
+        groups = [
+            [Sample(text, n % 2 == 0) for n, text in enumerate(texts(4, seed=7 * iteration + g))]
+            for g in (1, 2)
+        ]
         method._learn(training, [u for some in groups for u in method._units(some, iteration)], 8)
         rule = torch.optim.AdamW(model.parameters(), lr=5e-3, weight_decay=0.0)  # a new one
         old = [[plain_score(model, s.text).item() for s in some] for some in groups]
@@ -112,19 +117,28 @@ def test_steps_are_those_of_the_paper_and_forget_the_optimiser_between_iteration
             for some, before in zip(groups, old, strict=True):
                 lengths = [len(s.text.said) for s in some]
                 short = [0.5 - (n - min(lengths)) / (max(lengths) - min(lengths)) for n in lengths]
-                earned = [s.right + 0.5 * (x if s.right else min(0.0, x)) for s, x in zip(some, short, strict=True)]
+                earned = [
+                    s.right + 0.5 * (x if s.right else min(0.0, x))
+                    for s, x in zip(some, short, strict=True)
+                ]
                 for s, reward, was in zip(some, earned, before, strict=True):
                     score = plain_score(model, s.text)
-                    loss = loss - (reward - sum(earned) / 4) * score / 8 + 0.2 * (score - was) ** 2 / 8
+                    loss = (
+                        loss - (reward - sum(earned) / 4) * score / 8 + 0.2 * (score - was) ** 2 / 8
+                    )
             rule.zero_grad()
             loss.backward()
             wanted = flat({name: p.grad for name, p in model.named_parameters()})
             found = flat(seen[3 * iteration + inner])
             assert torch.cosine_similarity(found, wanted, 0) > 0.9999
-            torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-3 * float(wanted.abs().max()))
+            torch.testing.assert_close(
+                found, wanted, rtol=1e-2, atol=1e-3 * float(wanted.abs().max())
+            )
             rule.step()
     assert len(seen) == 6
-    torch.testing.assert_close(flat(training.trainable()), flat(dict(model.named_parameters())), rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(
+        flat(training.trainable()), flat(dict(model.named_parameters())), rtol=1e-2, atol=1e-3
+    )
 
 
 def test_without_the_squared_term_the_second_step_would_be_another() -> None:
@@ -144,17 +158,26 @@ def test_problems_that_often_fail_are_drawn_more_often() -> None:
     pool = draw_problems(practice(2), 40, seed=1)
     method = LengthRl(problems=10, seed=3)
     rates = [(8, 8)] * 20 + [(4, 8)] * 10 + [(0, 8)] * 10
-    drawn = Counter(place for iteration in range(300) for place in method.drawn(pool, rates, iteration))
+    drawn = Counter(
+        place for iteration in range(300) for place in method.drawn(pool, rates, iteration)
+    )
     always, half, never = (
-        sum(drawn[p] for p in part) / len(part) for part in (range(20), range(20, 30), range(30, 40))
+        sum(drawn[p] for p in part) / len(part)
+        for part in (range(20), range(20, 30), range(30, 40))
     )
     assert 0 < always < half / 4 < half < 0.8 * never
     assert sum(drawn.values()) == 300 * 10  # none twice in an iteration
     plain = replace(method, prioritised=False)
-    drawn = Counter(place for iteration in range(300) for place in plain.drawn(pool, rates, iteration))
+    drawn = Counter(
+        place for iteration in range(300) for place in plain.drawn(pool, rates, iteration)
+    )
     assert max(drawn.values()) < 1.6 * min(drawn.values())
-    assert all(len(set(places)) == 10 for places in (plain.drawn(pool, rates, n) for n in range(20)))
-    assert method.drawn(pool, rates, 5) == method.drawn(pool, rates, 5) != method.drawn(pool, rates, 6)
+    assert all(
+        len(set(places)) == 10 for places in (plain.drawn(pool, rates, n) for n in range(20))
+    )
+    assert (
+        method.drawn(pool, rates, 5) == method.drawn(pool, rates, 5) != method.drawn(pool, rates, 6)
+    )
     assert len(replace(method, problems=99).drawn(pool, rates, 0)) == 40
 
 
@@ -173,19 +196,24 @@ def test_after_the_easy_iterations_only_the_harder_half_is_drawn(prioritised) ->
 
 def test_the_second_phase_allows_fewer_tokens(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PONDER_MODELS", str(tmp_path))
-    method = LengthRl(train_on=practice(4), iterations=3, problems=2, n=2, pool=4, limit=9, second=1, rate=1e-9)
+    method = LengthRl(
+        train_on=practice(4), iterations=3, problems=2, n=2, pool=4, limit=9, second=1, rate=1e-9
+    )
     model = method.apply(Pocket())
     notes = json.loads((model.weights / "made.json").read_text("utf-8"))["notes"]
     first, *second = notes["iterations"]
     assert first["accuracy"] > 0
     assert first["tokens"] > 20
-    assert [(then["accuracy"], then["tokens"]) for then in second] == [(0.0, 9.0)] * 2  # cut off, and so wrong
+    # cut off, and so wrong
+    assert [(then["accuracy"], then["tokens"]) for then in second] == [(0.0, 9.0)] * 2
 
 
 def test_every_iteration_draws_new_samples(tmp_path, monkeypatch) -> None:
     """Of the same problems, by a model that hardly changes: only the seed differs."""
     monkeypatch.setenv("PONDER_MODELS", str(tmp_path))
     how = {"rate": 1e-12, "prioritised": False}
-    model = LengthRl(train_on=practice(4), iterations=3, problems=4, n=3, pool=4, **how).apply(Pocket(style="long"))
+    model = LengthRl(train_on=practice(4), iterations=3, problems=4, n=3, pool=4, **how).apply(
+        Pocket(style="long")
+    )
     notes = json.loads((model.weights / "made.json").read_text("utf-8"))["notes"]
     assert len({row["tokens"] for row in notes["iterations"]}) == 3

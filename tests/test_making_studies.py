@@ -1,4 +1,6 @@
-"""Methods that train in a study: on other problems of its tasks, once, and with their cost in every outcome."""
+"""Methods that train in a study: on other problems of its tasks, once, and with their cost in every
+outcome.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,13 @@ from ponder.training.rollouts import draw_problems
 def table(**more) -> dict:
     task = {"name": "execution", "dictionary": 6, "per_turn": 0, "size": [2, 4]}
     method = {"name": "shortest", "problems": 4, "n": 2, "batch": 4}
-    return {"task": [task], "model": [{"name": "pocket", "method": method}], "problems": 3, "seed": 9, **more}
+    return {
+        "task": [task],
+        "model": [{"name": "pocket", "method": method}],
+        "problems": 3,
+        "seed": 9,
+        **more,
+    }
 
 
 def practice(content: dict, folder: Path | None = None) -> tuple[TrainingProblems, ...]:
@@ -34,7 +42,9 @@ def practice(content: dict, folder: Path | None = None) -> tuple[TrainingProblem
 
 def test_methods_train_on_other_problems_of_the_same_tasks() -> None:
     found = practice(table())
-    assert [(p.task, p.size, p.seed, p.asked) for p in found] == [(TASK, size, 9, 3) for size in (2, 4)]
+    assert [(p.task, p.size, p.seed, p.asked) for p in found] == [
+        (TASK, size, 9, 3) for size in (2, 4)
+    ]
     asked = {p.id for cell in Study.from_table(table()).cells for p in cell.asked()}
     assert len(asked) == 6
     assert not asked & {a.problem.id for a in draw_problems(found, 200, seed=1)}
@@ -52,10 +62,16 @@ def test_a_fixed_set_is_only_trained_on_if_the_study_says_so(models, tmp_path) -
     lines = [json.dumps({"prompt": f"{n} + 1?", "answer": n + 1, "id": f"p{n}"}) for n in range(6)]
     (tmp_path / "sums.jsonl").write_text("\n".join(lines))
     fixed = [{"name": "jsonl", "file": "sums.jsonl"}]
-    plain = {"task": fixed, "model": [{"name": "oracle", "method": {"name": "shortest"}}], "problems": 4}
+    plain = {
+        "task": fixed,
+        "model": [{"name": "oracle", "method": {"name": "shortest"}}],
+        "problems": 4,
+    }
 
     def trained(**more) -> set[str]:
-        return {a.problem.id for a in draw_problems(practice({**plain, **more}, tmp_path), 99, seed=1)}
+        return {
+            a.problem.id for a in draw_problems(practice({**plain, **more}, tmp_path), 99, seed=1)
+        }
 
     with pytest.raises(UserError, match="no problem to train on") as error:
         trained()
@@ -65,8 +81,12 @@ def test_a_fixed_set_is_only_trained_on_if_the_study_says_so(models, tmp_path) -
     assert len(trained(task=other, train=fixed)) == 6
     with pytest.raises(UserError, match="no problem to train on"):
         trained(train=fixed, problems=6)
-    # Who asks more of a fixed set than before asks what a model was trained on: it must be another model.
-    names = {str(practice({**plain, "train": fixed, "problems": n}, tmp_path)[0].identity()) for n in (3, 4)}
+    # Who asks more of a fixed set than before asks what a model was trained on: it must be another
+    # model.
+    names = {
+        str(practice({**plain, "train": fixed, "problems": n}, tmp_path)[0].identity())
+        for n in (3, 4)
+    }
     assert len(names) == 2
 
 
@@ -130,7 +150,12 @@ def test_a_whole_study(models, ponder, write) -> None:
     ended = ponder("run", study, "--json")
     assert ended.exit_code == 0, ended.output
     found = sorted(p for p in models.iterdir() if p.is_dir())
-    assert [p.name.rpartition("-")[0] for p in found] == ["dpo", "length_rl", "shortest", "shortest"]
+    assert [p.name.rpartition("-")[0] for p in found] == [
+        "dpo",
+        "length_rl",
+        "shortest",
+        "shortest",
+    ]
     written = {p: p.stat().st_mtime_ns for p in models.rglob("*")}
 
     def outcomes() -> list:
@@ -146,9 +171,13 @@ def test_a_whole_study(models, ponder, write) -> None:
         "pocket + length_rl",
     ]
     for name, outcome in by_model.items():
-        assert set(outcome.made) == ({"rollout_tokens", "training_tokens", "seconds"} if "+" in name else set())
+        assert set(outcome.made) == (
+            {"rollout_tokens", "training_tokens", "seconds"} if "+" in name else set()
+        )
         assert all(value > 0 for value in outcome.made.values())
-        assert outcome.cell.training_seeds == ((int(name[-1]) if "=" in name else 1,) if "+" in name else ())
+        assert outcome.cell.training_seeds == (
+            (int(name[-1]) if "=" in name else 1,) if "+" in name else ()
+        )
     again = json.loads(ponder("run", study, "--json").stdout)
     assert again["planned"] == 0
     wider = json.loads(ponder("run", study, "--json", "--set", "samples=2").stdout)

@@ -19,16 +19,24 @@ from ponder.stats.paired import matched, paired_difference
 WINDOWS, RATIOS = (8, 16, 32), (0.1, 0.3, 0.5)
 
 
-def attempts(policy="dynts", better=lambda window, ratio: 0.0, problems=40, size=16, task="tents", budget=64):
+def attempts(
+    policy="dynts", better=lambda window, ratio: 0.0, problems=40, size=16, task="tents", budget=64
+):
     """One model under a policy at every window and ratio, and with its full cache."""
     rng = np.random.default_rng(13)
     hard = rng.normal(0.5, 1.5, problems)
     places = [(w, r) for w in WINDOWS for r in RATIOS]
     found = []
     for window, ratio in [*places, (None, None)]:
-        settings = {"policy": policy, "window": window, "ratio": ratio, "budget": budget} if window else {}
+        settings = (
+            {"policy": policy, "window": window, "ratio": ratio, "budget": budget} if window else {}
+        )
         methods = [("compress", settings)] if window else []
-        label = f"pocket + {policy} window={window} ratio={ratio} budget={budget}" if window else "pocket"
+        label = (
+            f"pocket + {policy} window={window} ratio={ratio} budget={budget}"
+            if window
+            else "pocket"
+        )
         gain = better(window, ratio) if window else 0.0
         held = 1000 * (window + ratio * (budget - window)) if window else 200_000
         for i in range(problems):
@@ -36,7 +44,9 @@ def attempts(policy="dynts", better=lambda window, ratio: 0.0, problems=40, size
             details = {"cache_bytes": held * rng.uniform(0.9, 1.1)}
             named = {"label": {"model": label, "variant": label}, "methods": methods}
             ended = "right" if right else "wrong"
-            found.append(made_up.outcome(task, "pocket", size, f"p{i}", ended, details=details, **named))
+            found.append(
+                made_up.outcome(task, "pocket", size, f"p{i}", ended, details=details, **named)
+            )
     return found
 
 
@@ -53,9 +63,16 @@ def test_a_planted_peak_is_found_and_said() -> None:
     drawn = draw_figure("heatmap", Heatmap(), attempts(better=peak))
     [panel] = drawn.tables["panels"]
     assert panel["panel"] == "pocket | tents | dynts"
-    assert (panel["best_window"], panel["best_ratio"], panel["may_be_best"], panel["cells"]) == (16, 0.3, 1, 9)
+    assert (panel["best_window"], panel["best_ratio"], panel["may_be_best"], panel["cells"]) == (
+        16,
+        0.3,
+        1,
+        9,
+    )
     assert panel["p_value"] < 0.001
-    assert [(c["window"], c["ratio"]) for c in drawn.tables["cells"] if c["may_be_best"]] == [(16, 0.3)]
+    assert [(c["window"], c["ratio"]) for c in drawn.tables["cells"] if c["may_be_best"]] == [
+        (16, 0.3)
+    ]
     assert "no other cell could be the best" in drawn.findings[0]
     assert "cells differ by more than sampling noise (p < 0.001)" in drawn.findings[0]
     assert drawn.picture.png.startswith(b"\x89PNG")
@@ -85,27 +102,46 @@ def test_the_full_cache_stands_beside_the_map() -> None:
     [row] = tables["without"]
     whole = [o.correct for o in outcomes if not compressed(o)]
     assert (row["without"], row["accuracy"]) == ("full", np.mean(whole))
-    best = [o.correct for o in outcomes if (compressed(o).get("window"), compressed(o).get("ratio")) == (16, 0.3)]
+    best = [
+        o.correct
+        for o in outcomes
+        if (compressed(o).get("window"), compressed(o).get("ratio")) == (16, 0.3)
+    ]
     assert row["gain"] == pytest.approx(np.mean(best) - np.mean(whole))
     assert row["gain_low"] < row["gain"] < row["gain_high"]
     assert "the best cell less the full cache" in Heatmap().findings(tables)[1]
     # A policy that evicts nothing is a full cache too, whatever its other settings.
-    full = made_up.outcome("tents", "pocket", methods=[("compress", {"policy": "full", "window": 8, "ratio": 0.1})])
-    named = [o._replace(cell=replace(o.cell, methods=full.cell.methods)) for o in outcomes if not compressed(o)]
+    full = made_up.outcome(
+        "tents", "pocket", methods=[("compress", {"policy": "full", "window": 8, "ratio": 0.1})]
+    )
+    named = [
+        o._replace(cell=replace(o.cell, methods=full.cell.methods))
+        for o in outcomes
+        if not compressed(o)
+    ]
     again = Heatmap().estimate([*(o for o in outcomes if compressed(o)), *named])
-    assert [{**r, "basis": ""} for r in again["without"]] == [{**r, "basis": ""} for r in tables["without"]]
+    assert [{**r, "basis": ""} for r in again["without"]] == [
+        {**r, "basis": ""} for r in tables["without"]
+    ]
 
 
 def test_the_gain_of_the_best_cell_is_corrected_for_picking_it_from_many() -> None:
     outcomes = attempts(better=peak)
     [row] = Heatmap().estimate(outcomes)["without"]
-    best = [o for o in outcomes if (compressed(o).get("window"), compressed(o).get("ratio")) == (16, 0.3)]
+    best = [
+        o
+        for o in outcomes
+        if (compressed(o).get("window"), compressed(o).get("ratio")) == (16, 0.3)
+    ]
     whole = [o for o in outcomes if not compressed(o)]
     corrected = paired_difference(*matched(best, whole), level=1 - 0.05 / 9)
     assert (row["gain_low"], row["gain_high"]) == (corrected.low, corrected.high)
     single = paired_difference(*matched(best, whole))
     assert corrected.low < single.low
-    assert "corrected for picking it from 9 cells" in Heatmap().findings(Heatmap().estimate(outcomes))[1]
+    assert (
+        "corrected for picking it from 9 cells"
+        in Heatmap().findings(Heatmap().estimate(outcomes))[1]
+    )
     # A map of one cell has nothing to correct for.
     [row] = Heatmap().estimate(best + whole)["without"]
     assert (row["gain_low"], row["gain_high"]) == (single.low, single.high)
@@ -117,15 +153,23 @@ def test_axes_are_named_as_in_the_paper() -> None:
     titles = [cells["y"]["title"], cells["x"]["title"], cells["color"]["legend"]["title"]]
     assert titles == ["local window size", "ratio", "Pass@1"]
     other = Heatmap(x="token_budget", y="budget")
-    outcomes = [o._replace(details={"token_budget": i % 2}) for i, o in enumerate(attempts()) if compressed(o)]
+    outcomes = [
+        o._replace(details={"token_budget": i % 2})
+        for i, o in enumerate(attempts())
+        if compressed(o)
+    ]
     drawn = other.draw(other.estimate(outcomes)).to_dict()
     encoding = drawn["vconcat"][0]["hconcat"][0]["layer"][0]["encoding"]
     assert (encoding["y"]["title"], encoding["x"]["title"]) == ("budget", "token budget")
 
 
 def test_panels_by_policy_size_and_what_else_varies() -> None:
-    outcomes = attempts() + attempts("random", size=25) + attempts(size=25, budget=128) + attempts(size=25)
-    apart, together = (Heatmap(sizes=sizes).estimate(outcomes)["panels"] for sizes in ("apart", "together"))
+    outcomes = (
+        attempts() + attempts("random", size=25) + attempts(size=25, budget=128) + attempts(size=25)
+    )
+    apart, together = (
+        Heatmap(sizes=sizes).estimate(outcomes)["panels"] for sizes in ("apart", "together")
+    )
     assert [p["panel"] for p in apart] == [
         "pocket | tents 16 | dynts",
         "pocket | tents 25 | dynts | budget 128",
@@ -154,8 +198,13 @@ def test_panels_of_one_task_share_a_colour_scale() -> None:
         if (own := [c for c in cells if f"tents {size}" in c["panel"]])
     }
     dynts, random, larger = colours("task")  # tents 16, then 25
-    assert [tuple(c["scale"]["domain"]) for c in (dynts, random, larger)] == [ends[16], ends[16], ends[25]]
-    assert [c["legend"] is None for c in (dynts, random, larger)] == [True, False, False]  # one for both
+    assert [tuple(c["scale"]["domain"]) for c in (dynts, random, larger)] == [
+        ends[16],
+        ends[16],
+        ends[25],
+    ]
+    # one for both
+    assert [c["legend"] is None for c in (dynts, random, larger)] == [True, False, False]
     assert len({tuple(c["scale"]["domain"]) for c in colours("panel")}) == 3
     assert all(c["legend"] for c in colours("panel"))
 
@@ -167,7 +216,10 @@ def test_published_maps_stand_below() -> None:
     assert len(drawn.tables["cells"]) == 9 + 4 * 20
     assert len(drawn.spec["vconcat"]) == 2
     said = next(s for s in drawn.findings if "AIME24" in s)
-    assert "(window 2000, ratio 0.4) has 52% [44%, 60%] accuracy, but 20 of 20 cells could be the best" in said
+    assert (
+        "(window 2000, ratio 0.4) has 52% [44%, 60%] accuracy, but 20 of 20 cells could be the best"
+        in said
+    )
     assert "no structure beyond binomial noise (p = 0.97)" in said
     assert "About 3,500 attempts per cell" in said
     assert any("4 cells tie for the best" in s for s in drawn.findings)
@@ -201,11 +253,16 @@ def test_time_per_token_stands_beside_the_bytes() -> None:
         for o in attempts()
     ]
     drawn = draw_figure("cache", Cache(), timed)
-    assert {(p["policy"], round(p["cpu_ms"], 6), round(p["wall_ms"], 6)) for p in drawn.tables["points"]} == {
+    assert {
+        (p["policy"], round(p["cpu_ms"], 6), round(p["wall_ms"], 6)) for p in drawn.tables["points"]
+    } == {
         ("dynts", 3.0, 4.0),
         ("full", 2.0, 4.0),
     }
-    assert "A token takes 3 [3, 3] ms of CPU with it, 2 [2, 2] ms with the full cache." in drawn.findings[0]
+    assert (
+        "A token takes 3 [3, 3] ms of CPU with it, 2 [2, 2] ms with the full cache."
+        in drawn.findings[0]
+    )
     assert "ms of CPU" not in draw_figure("cache", Cache(), attempts()).findings[0]
 
 
@@ -217,7 +274,9 @@ def test_accuracy_by_bytes() -> None:
     assert [p["bytes"] for p in points[:9]] == sorted(p["bytes"] for p in points[:9])
     assert all(p["bytes_low"] < p["bytes"] < p["bytes_high"] for p in points)
     point = next(p for p in points if p["settings"] == "ratio 0.5, window 8, budget 64")
-    part = [o for o in outcomes if (compressed(o).get("window"), compressed(o).get("ratio")) == (8, 0.5)]
+    part = [
+        o for o in outcomes if (compressed(o).get("window"), compressed(o).get("ratio")) == (8, 0.5)
+    ]
     assert point["accuracy"] == np.mean([o.correct for o in part])
     assert point["bytes"] == pytest.approx(np.mean([o.details["cache_bytes"] for o in part]))
     assert "kl" not in point
@@ -225,12 +284,17 @@ def test_accuracy_by_bytes() -> None:
     # The smallest cache whose loss against the full one may be none.
     near = [p for p in points if p["policy"] != "full" and p["gain_high"] >= 0]
     assert 1 < len(near) < 9
-    assert f"less accurate is dynts, {min(near, key=lambda p: p['bytes'])['settings']}, with " in drawn.findings[0]
+    assert (
+        f"less accurate is dynts, {min(near, key=lambda p: p['bytes'])['settings']}, with "
+        in drawn.findings[0]
+    )
     assert drawn.picture.png.startswith(b"\x89PNG")
 
 
 def test_fidelity_stands_beside_accuracy() -> None:
-    outcomes = [o._replace(details={**o.details, "kl": 0.2}) if compressed(o) else o for o in attempts()]
+    outcomes = [
+        o._replace(details={**o.details, "kl": 0.2}) if compressed(o) else o for o in attempts()
+    ]
     points = Cache().estimate(outcomes)["points"]
     assert points[0]["kl"] == pytest.approx(0.2)
     assert "kl" not in points[-1]

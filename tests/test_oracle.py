@@ -40,7 +40,8 @@ def ask(model: Oracle, size: int, n: int = 400) -> list[tuple[bool, Completion]]
 )
 def test_accuracy(settings, size, accuracy) -> None:
     correct = mean(correct for correct, _ in ask(Oracle(**settings), size))
-    assert correct == pytest.approx(accuracy, abs=0.075 if accuracy < 1 else 0)  # three standard deviations
+    # three standard deviations
+    assert correct == pytest.approx(accuracy, abs=0.075 if accuracy < 1 else 0)
 
 
 @pytest.mark.parametrize(("size", "tokens"), [(10, 300), (20, 500), (40, 300)])
@@ -49,10 +50,16 @@ def test_tokens_grow_up_to_the_peak_and_fall_beyond(size, tokens) -> None:
     assert {reply.bill.thinking_tokens for _, reply in ask(model, size, 3)} == {tokens}
 
 
-@pytest.mark.parametrize(("budget", "thought", "answered"), [(500, 300, True), (301, 300, False), (200, 200, False)])
+@pytest.mark.parametrize(
+    ("budget", "thought", "answered"), [(500, 300, True), (301, 300, False), (200, 200, False)]
+)
 def test_beyond_the_budget_there_is_no_answer(budget, thought, answered) -> None:
     model = Oracle(tokens_at_zero=300, tokens_per_size=0, spread=0, budget=budget)
     for correct, reply in ask(model, 4, 3):
-        assert (correct, reply.stop, bool(reply.answer)) == (answered, "end" if answered else "length", answered)
+        assert (correct, reply.stop, bool(reply.answer)) == (
+            answered,
+            "end" if answered else "length",
+            answered,
+        )
         assert reply.bill.thinking_tokens == thought
         assert reply.bill.thinking_tokens + reply.bill.answer_tokens <= budget

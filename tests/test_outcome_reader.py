@@ -1,4 +1,6 @@
-"""A report of many attempts: it reads no text, equal values are one object, and counts give what attempts would."""
+"""A report of many attempts: it reads no text, equal values are one object, and counts give what
+attempts would.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,12 @@ def test_equal_values_of_neighbours_are_one_object(stored) -> None:
 
 def test_values_of_other_types_stay_apart() -> None:
     reader = outcomes.OutcomeReader()
-    texts = ('{"a": [1, 2], "b": 1}', '{"a": [1.0, 2], "b": true}', '{"a": [true, 2], "b": 1.0}', '{"a": [1, null]}')
+    texts = (
+        '{"a": [1, 2], "b": 1}',
+        '{"a": [1.0, 2], "b": true}',
+        '{"a": [true, 2], "b": 1.0}',
+        '{"a": [1, null]}',
+    )
     for text in texts:
         assert repr(dict(reader._compact(text))) == repr(json.loads(text))
     huge = 10**39 + 7
@@ -114,7 +121,9 @@ def test_what_is_remembered_is_limited(monkeypatch) -> None:
 def test_a_report_reads_no_text_but_that_of_its_transcripts(stored, monkeypatch) -> None:
     read: list[str] = []
     with Store(Path("ponder.db")) as store:
-        store._db.set_authorizer(lambda *what: read.append(f"{what[1]}.{what[2]}") or sqlite3.SQLITE_OK)
+        store._db.set_authorizer(
+            lambda *what: read.append(f"{what[1]}.{what[2]}") or sqlite3.SQLITE_OK
+        )
         outcomes = list(store.outcomes(Study.load("s.toml").cells))
     assert len(outcomes) == 60
     assert "attempt.details" in read
@@ -141,7 +150,11 @@ def test_the_digest_of_a_row_has_not_changed() -> None:
     for row in [(1, None, "", 2.5, True), (b"\x00\xff", "ä", 3), ("%s", -1, 1e300), (0, b"")]:
         total = 0
         for value in row:
-            kind = value if isinstance(value, bytes) else (value if isinstance(value, str) else repr(value)).encode()
+            kind = (
+                value
+                if isinstance(value, bytes)
+                else (value if isinstance(value, str) else repr(value)).encode()
+            )
             total = zlib.crc32(kind, zlib.crc32(b"\0", total))
         assert digest(*row) == total
 
@@ -158,7 +171,14 @@ def test_outcomes_are_sorted_as_tuples_would_be(stored) -> None:
     endings = ("wrong", "right", "truncated", "unparsed")
 
     def key(o: Outcome) -> tuple[object, ...]:
-        return o.size, o.problem, o.sample, o.thinking_tokens, endings.index(o.ended), o.answer_tokens
+        return (
+            o.size,
+            o.problem,
+            o.sample,
+            o.thinking_tokens,
+            endings.index(o.ended),
+            o.answer_tokens,
+        )
 
     mixed = shuffled(one)
     assert list(map(key, one_series(mixed))) == sorted(key(o) for o in one if o.answered)
@@ -171,7 +191,13 @@ def judged(details) -> list[tuple[bool, bool, bool]]:
     shown = before = details["start"]
     rows = []
     for answer, total in zip(details["parsed"], details["true"], strict=False):
-        rows.append((answer == total, answer is not None and answer - shown == total - before, answer is None))
+        rows.append(
+            (
+                answer == total,
+                answer is not None and answer - shown == total - before,
+                answer is None,
+            )
+        )
         shown, before = shown if answer is None else answer, total
     return rows
 
@@ -190,7 +216,9 @@ def pooled(rows: list[tuple[int, int, bool]]) -> Estimate:
 def test_rates_from_counts_equal_those_from_turns(stored) -> None:
     own = [o for o in stored if o.details["per_turn"] == 1]
     own = [
-        o._replace(details={**o.details, "parsed": [*o.details["parsed"][:9], None]}) if o.sample == 1 else o
+        o._replace(details={**o.details, "parsed": [*o.details["parsed"][:9], None]})
+        if o.sample == 1
+        else o
         for o in own
     ]
     data = rollouts(shuffled(own))
@@ -200,7 +228,9 @@ def test_rates_from_counts_equal_those_from_turns(stored) -> None:
     assert data.length.tolist() == [len(rows) for rows in turns]
     assert {*data.length.tolist()} == {10, 12}
     for row, expected in enumerate(turns):
-        for column, values in zip((data.index, data.turn, data.unparsed), zip(*expected, strict=True), strict=True):
+        for column, values in zip(
+            (data.index, data.turn, data.unparsed), zip(*expected, strict=True), strict=True
+        ):
             assert column[row].tolist() == [*values, *[False] * (12 - len(values))]
     problem = clusters(ended).tolist()
     after = [[], []]
@@ -213,17 +243,23 @@ def test_rates_from_counts_equal_those_from_turns(stored) -> None:
             (expected.value, expected.low, expected.high)
         )
         assert (estimate.attempts, estimate.problems) == (expected.attempts, expected.problems)
-    early = pooled([(r, problem[r], rows[t][1]) for r, rows in enumerate(turns) for t in range(len(rows) // 2)])
+    early = pooled(
+        [(r, problem[r], rows[t][1]) for r, rows in enumerate(turns) for t in range(len(rows) // 2)]
+    )
     assert found.trend.early == pytest.approx(early)
 
 
 def test_the_survival_band_is_that_of_each_rollouts_influence(stored) -> None:
     """Greenwood's variance, summed by problem, from a table of rollouts × turns."""
     own = [o for o in stored if o.details["per_turn"] == 1]
-    fault = {problem: at for at, problem in zip((2, 5, 9), sorted({o.problem for o in own}), strict=False)}
+    fault = {
+        problem: at
+        for at, problem in zip((2, 5, 9), sorted({o.problem for o in own}), strict=False)
+    }
 
     def slip(o: Outcome) -> Outcome:
-        at = fault.get(o.problem, 99)  # all samples of a problem err together, so that they are correlated
+        # all samples of a problem err together, so that they are correlated
+        at = fault.get(o.problem, 99)
         parsed = [n + (turn >= at) for turn, n in enumerate(o.details["parsed"])]
         return o._replace(details={**o.details, "parsed": parsed})
 
@@ -250,7 +286,9 @@ def test_correlations_of_parts_are_those_of_all(monkeypatch) -> None:
     rng = np.random.default_rng(5)
     attempts = rng.integers(1, 6, 300)
     easy = rng.random((300, 1)) + np.linspace(0, 0.7, 9)
-    right = np.minimum(attempts[:, None], (easy * attempts[:, None]).astype(np.int64)).astype(np.uint8)
+    right = np.minimum(attempts[:, None], (easy * attempts[:, None]).astype(np.int64)).astype(
+        np.uint8
+    )
     whole = simultaneous_level(right, 0.95, attempts)
     corr = np.corrcoef(right / attempts[:, None], rowvar=False)
     drawn = np.random.default_rng(0).standard_normal((4000, 9))
@@ -272,7 +310,9 @@ def test_a_long_table_of_attempts_is_thinned_with_its_ends(stored, monkeypatch) 
     assert all(row in whole["attempts"] for row in few["attempts"])
     assert few["attempts"][-1] == whole["attempts"][-1]
     assert max(r["tokens"] for r in few["attempts"]) == 99_999
-    assert {k: v for k, v in few.items() if k != "attempts"} == {k: v for k, v in whole.items() if k != "attempts"}
+    assert {k: v for k, v in few.items() if k != "attempts"} == {
+        k: v for k, v in whole.items() if k != "attempts"
+    }
 
 
 def test_a_setting_is_read_once_for_a_cell(stored) -> None:

@@ -1,4 +1,6 @@
-"""A reward trained on a model's own samples: what it learns from, what it costs, and that it is made once."""
+"""A reward trained on a model's own samples: what it learns from, what it costs, and that it is
+made once.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def made(own: OwnSamples, model: Model = STUDENT) -> dict:
 def test_it_is_made_once_for_each_seed_and_not_for_how_scores_are_summed(models) -> None:
     first = made(OWN)
     assert list(OWN.make(STUDENT)) == []
-    assert replace(OWN, reward=replace(OWN.reward, aggregate="min", alpha=0.0)).folder(STUDENT) == OWN.folder(STUDENT)
+    assert replace(OWN, reward=replace(OWN.reward, aggregate="min", alpha=0.0)).folder(
+        STUDENT
+    ) == OWN.folder(STUDENT)
     others = [
         replace(OWN, seed=2).folder(STUDENT),
         replace(OWN, cut="blank").folder(STUDENT),
@@ -76,7 +80,13 @@ def test_it_never_trains_on_a_problem_that_is_asked(models) -> None:
         "problems": 5,
         "seed": 3,
     }
-    content["model"][0]["method"] = {"name": "best_of", "n": 2, "reward": table, "cut": "task", "seed": [1, 2]}
+    content["model"][0]["method"] = {
+        "name": "best_of",
+        "n": 2,
+        "reward": table,
+        "cut": "task",
+        "seed": [1, 2],
+    }
     study = Study.from_table(content)
     asked = {problem.id for cell in study.cells for problem in cell.asked()}
     for cell in study.cells:
@@ -111,9 +121,16 @@ def test_duplicates_are_dropped_within_a_problem_only() -> None:
 
 
 def test_no_label_can_be_read() -> None:
-    """The tokens that the reward sees are the same for a sample that is called right and for one called wrong."""
+    """The tokens that the reward sees are the same for a sample that is called right and for one
+    called wrong.
+    """
     (one,) = draw_problems(ON[:1], 1, seed=1)
-    said = Sample(TokenExample([1], [2]), True, "u0 t0 h0 k0", f"<answer>{one.problem.gold['sums'][-1] + 1}</answer>")
+    said = Sample(
+        TokenExample([1], [2]),
+        True,
+        "u0 t0 h0 k0",
+        f"<answer>{one.problem.gold['sums'][-1] + 1}</answer>",
+    )
     reward, seen = PocketReward(), []
     for right in (True, False):
         (trace,) = distinct([one], [[replace(said, right=right)]], STUDENT, "task")
@@ -126,12 +143,16 @@ def test_no_label_can_be_read() -> None:
 def test_steps_are_labelled_in_the_students_own_style(models) -> None:
     samples = json.loads(_samples(OWN, STUDENT).read_text("utf-8"))
     problems = draw_problems(ON, 8, seed=1)
-    decoded = [[Sample(TokenExample([], []), s["right"], s["thinking"], s["answer"]) for s in row] for row in samples]
+    decoded = [
+        [Sample(TokenExample([], []), s["right"], s["thinking"], s["answer"]) for s in row]
+        for row in samples
+    ]
     traces = list(distinct(problems, decoded, STUDENT, "task"))
     right = [trace for trace in traces if trace.facts["correct"]]
     scores = Oracle().score(right)
     assert len(right) > 3
-    assert sum(s.total == 2.0 for s in scores) / len(scores) > 0.8  # a right answer nearly always has right steps
+    # a right answer nearly always has right steps
+    assert sum(s.total == 2.0 for s in scores) / len(scores) > 0.8
     wrong = Oracle().score([trace for trace in traces if not trace.facts["correct"]])
     assert all(s.steps[-1] == 0.0 for s in wrong)
 
@@ -164,11 +185,20 @@ def test_any_language_model_learns_from_a_checker_alone(models, tmp_path) -> Non
     made(own, Sums())
     reward = own.made(Sums())
     problems = [TrainingProblem(ChainSum(), ChainSum().problem(3, seed)) for seed in range(6)]
-    said = [[Sample(TokenExample([], []), right, *_said(one, right)) for right in (True, False)] for one in problems]
-    scores = [s.trajectory or 0.0 for s in reward.score(list(distinct(problems, said, Sums(), "blank")))]
+    said = [
+        [Sample(TokenExample([], []), right, *_said(one, right)) for right in (True, False)]
+        for one in problems
+    ]
+    scores = [
+        s.trajectory or 0.0 for s in reward.score(list(distinct(problems, said, Sums(), "blank")))
+    ]
     assert min(scores[::2]) > max(scores[1::2])
     # The checker knows no steps, so only the trajectory was learned.
-    assert {step for s in reward.score(list(distinct(problems, said, Sums(), "blank"))) for step in s.steps} == {0.5}
+    assert {
+        step
+        for s in reward.score(list(distinct(problems, said, Sums(), "blank")))
+        for step in s.steps
+    } == {0.5}
 
 
 def _said(one: TrainingProblem, right: bool) -> tuple[str, str]:
@@ -182,7 +212,9 @@ def _said(one: TrainingProblem, right: bool) -> tuple[str, str]:
 def test_what_cannot_be_trained_is_refused(models, tmp_path) -> None:
     RlhflowCase(tmp_path)
     own = OwnSamples(Trained(start=str(tmp_path), problems=2, n=2), SUMS)
-    with pytest.raises(UserError, match="all 2 distinct samples are right: there is nothing to learn"):
+    with pytest.raises(
+        UserError, match="all 2 distinct samples are right: there is nothing to learn"
+    ):
         made(own, Sums(always=True))
     with pytest.raises(UserError, match="has no local weights") as error:
         made(replace(own, reward=Trained(problems=2)), Sums())
@@ -195,34 +227,72 @@ def test_what_cannot_be_trained_is_refused(models, tmp_path) -> None:
         Trained(id="folder", training={"epochs": 2})
     with pytest.raises(UserError, match="has not been trained") as error:
         Trained().score(
-            list(distinct(draw_problems(SUMS, 1, 1), [[Sample(TokenExample([], []), True, "a", "b")]], Sums(), "blank"))
+            list(
+                distinct(
+                    draw_problems(SUMS, 1, 1),
+                    [[Sample(TokenExample([], []), True, "a", "b")]],
+                    Sums(),
+                    "blank",
+                )
+            )
         )
     assert "prepare own_reward" in error.value.hint
 
 
 def test_a_studys_reward_is_copied_into_a_folder(models, tmp_path) -> None:
     method = {"name": "best_of", "n": 2, "cut": "task", "pick": ["best", "odds"]}
-    method["reward"] = {"name": "trained", "problems": 8, "n": 4, "training": {"epochs": 1, "rate": 1e-4}}
+    method["reward"] = {
+        "name": "trained",
+        "problems": 8,
+        "n": 4,
+        "training": {"epochs": 1, "rate": 1e-4},
+    }
     task = {"name": "execution", "dictionary": 6, "per_turn": 0, "size": [10, 12]}
-    content = {"task": [task], "model": [{"name": "pocket", "style": "short", "temperature": 1.0, "method": method}]}
+    content = {
+        "task": [task],
+        "model": [{"name": "pocket", "style": "short", "temperature": 1.0, "method": method}],
+    }
     study = Study.from_table(content)
     list(make_reward(study, "", tmp_path / "out"))  # both ways to pick use one reward
-    assert {"heads.safetensors", "made.json", "card.json"} <= {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"heads.safetensors", "made.json", "card.json"} <= {
+        path.name for path in (tmp_path / "out").iterdir()
+    }
     (trace,) = distinct(
-        draw_problems(ON, 1, 1), [[Sample(TokenExample([], []), True, "u0 t0", "<answer>1</answer>")]], STUDENT, "task"
+        draw_problems(ON, 1, 1),
+        [[Sample(TokenExample([], []), True, "u0 t0", "<answer>1</answer>")]],
+        STUDENT,
+        "task",
     )
     read = Trained(id=str(tmp_path / "out")).score([trace])[0]
     assert read.trajectory is not None
-    assert read == PocketReward(id=str(tmp_path / "out")).score([trace])[0]  # in the student's own tokens
+    # in the student's own tokens
+    assert read == PocketReward(id=str(tmp_path / "out")).score([trace])[0]
     with pytest.raises(UserError, match="is not empty"):
         list(make_reward(study, "", tmp_path / "out"))
 
 
 def test_a_plan_counts_what_is_sampled_to_train_on(models, tmp_path) -> None:
-    method = {"name": "best_of", "n": [2, 4], "cut": "task", "pick": ["best", "odds"], "seed": [1, 2]}
-    method["reward"] = {"name": "trained", "problems": 8, "n": 4, "training": {"epochs": 1, "rate": 1e-4}}
+    method = {
+        "name": "best_of",
+        "n": [2, 4],
+        "cut": "task",
+        "pick": ["best", "odds"],
+        "seed": [1, 2],
+    }
+    method["reward"] = {
+        "name": "trained",
+        "problems": 8,
+        "n": 4,
+        "training": {"epochs": 1, "rate": 1e-4},
+    }
     task = {"name": "execution", "dictionary": 6, "per_turn": 0, "size": [10, 12]}
-    model = {"name": "pocket", "style": "short", "temperature": 1.0, "budget": 100, "method": method}
+    model = {
+        "name": "pocket",
+        "style": "short",
+        "temperature": 1.0,
+        "budget": 100,
+        "method": method,
+    }
     study = Study.from_table({"task": [task], "model": [model]})
     making = plan(study, tmp_path / "store.db").making
     assert making is not None

@@ -1,4 +1,6 @@
-"""What a plan says before a run is what the run then spends, and the progress line says how far it has come."""
+"""What a plan says before a run is what the run then spends, and the progress line says how far it
+has come.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ from ponder.tasks.chain_sum import ChainSum
 
 
 def study_of(task: dict[str, Any], **model: Any) -> Study:
-    return Study(task=[task], model=[{"name": "oracle", "spread": 0, **model}], problems=4, samples=3)
+    return Study(
+        task=[task], model=[{"name": "oracle", "spread": 0, **model}], problems=4, samples=3
+    )
 
 
 def spent(study: Study, path: Path) -> Bill:
@@ -61,7 +65,9 @@ class Counting(Model):
 """
 
 
-@pytest.mark.parametrize("task", [{"name": "chain_sum", "size": [2, 30]}, CONVERSATION, {**CONVERSATION, "window": 2}])
+@pytest.mark.parametrize(
+    "task", [{"name": "chain_sum", "size": [2, 30]}, CONVERSATION, {**CONVERSATION, "window": 2}]
+)
 @pytest.mark.parametrize(
     ("method", "calls"),
     [
@@ -77,7 +83,11 @@ def test_at_most_bounds_every_call(tmp_path, monkeypatch, task, method, calls) -
     """A model that always uses its whole budget, with a tokenizer that makes a token of every byte."""
     (tmp_path / "counting_model.py").write_text(COUNTING)
     monkeypatch.delitem(sys.modules, "counting_model", raising=False)
-    model = {"name": "./counting_model.py", "prices": {"input": 1.0, "output": 4.0}, "method": method}
+    model = {
+        "name": "./counting_model.py",
+        "prices": {"input": 1.0, "output": 4.0},
+        "method": method,
+    }
     study = Study(task=[task], model=[model], problems=4, samples=3, folder=tmp_path)
     result = plan(study, tmp_path / "s.db").total
     bill = spent(study, tmp_path / "s.db")
@@ -85,13 +95,15 @@ def test_at_most_bounds_every_call(tmp_path, monkeypatch, task, method, calls) -
     turns = 8 if task["name"] == "execution" else 1
     assert result.calls == len(asked) == calls * turns * result.attempts
     assert result.tokens.low <= bill.tokens <= result.tokens.at_most
-    assert bill.tokens > 0.25 * result.tokens.at_most  # the rest: what a template may add, and a reward may read
+    # the rest: what a template may add, and a reward may read
+    assert bill.tokens > 0.25 * result.tokens.at_most
     assert result.cost.low <= study.cells[0].model.prices.cost(bill) <= result.cost.at_most
     one, tally = dataclasses.replace(study, problems=1, samples=1), Tally()
     at_most = plan(one, tmp_path / "capped.db").total.tokens.at_most
     with Store(tmp_path / "capped.db", lock=True) as store:
         asyncio.run(run(dataclasses.replace(one, max_tokens=at_most), store, tally))
-    assert (tally.done, tally.ledger.capped) == (len(study.cells), False)  # a cap of this size is never reached
+    # a cap of this size is never reached
+    assert (tally.done, tally.ledger.capped) == (len(study.cells), False)
 
 
 def test_at_most_looks_at_the_longest_prompt(tmp_path, monkeypatch) -> None:
@@ -109,13 +121,16 @@ def test_at_most_looks_at_the_longest_prompt(tmp_path, monkeypatch) -> None:
 def test_at_most_counts_what_a_reward_reads(tmp_path) -> None:
     judge = {"name": "judge", "model": {"name": "oracle", "budget": 300, "tokens_at_zero": 250}}
     method = {"name": "best_of", "n": 3, "reward": judge}
-    study = study_of({"name": "chain_sum", "size": 4}, budget=200, tokens_at_zero=150, method=[[], [method]])
+    study = study_of(
+        {"name": "chain_sum", "size": 4}, budget=200, tokens_at_zero=150, method=[[], [method]]
+    )
     plain, judged = (f.tokens.at_most or 0 for f in plan(study, tmp_path / "s.db").forecasts)
     spent(study, tmp_path / "s.db")
     with Store(tmp_path / "s.db") as store:
         paid, judged_paid = (store.spent([cell])[1].total_tokens for cell in study.cells)
     assert plain >= paid
-    assert judged >= judged_paid > 3 * plain  # so that without the reward's reading it would be wrong
+    # so that without the reward's reading it would be wrong
+    assert judged >= judged_paid > 3 * plain
 
 
 def test_before_anything_is_known(tmp_path) -> None:
@@ -129,7 +144,9 @@ def test_before_anything_is_known(tmp_path) -> None:
 
 def test_stored_attempts_tell_what_is_left_to_spend(tmp_path) -> None:
     prices = {"input": 2e6, "output": 1e6, "currency": "EUR"}
-    study = study_of({"name": "chain_sum", "size": [2, 4]}, prices=prices, tokens_at_zero=10, tokens_per_size=20)
+    study = study_of(
+        {"name": "chain_sum", "size": [2, 4]}, prices=prices, tokens_at_zero=10, tokens_per_size=20
+    )
     bill = spent(study, tmp_path / "s.db")
     wider = dataclasses.replace(study, problems=8)
     planned = plan(wider, tmp_path / "s.db")
@@ -137,18 +154,26 @@ def test_stored_attempts_tell_what_is_left_to_spend(tmp_path) -> None:
     assert (forecast.attempts, forecast.stored, forecast.to_run) == (48, 24, 24)
     assert (forecast.basis, planned.currency) == ("24 stored", "EUR")
     assert forecast.tokens.expected == pytest.approx(bill.tokens, rel=0.01)  # as many again
-    assert forecast.cost.expected == pytest.approx(2 * bill.prompt_tokens + bill.thinking_tokens + bill.answer_tokens)
-    assert 0.9 * bill.tokens < forecast.tokens.low <= bill.tokens  # the attempts differ in their prompts only
+    assert forecast.cost.expected == pytest.approx(
+        2 * bill.prompt_tokens + bill.thinking_tokens + bill.answer_tokens
+    )
+    # the attempts differ in their prompts only
+    assert 0.9 * bill.tokens < forecast.tokens.low <= bill.tokens
     assert forecast.tokens.at_most > 24_000_000
 
 
 def test_low_is_a_prediction(tmp_path) -> None:
-    """What half of a study took predicts the other half: in most cases more than `low`, and about `expected`."""
+    """What half of a study took predicts the other half: in most cases more than `low`, and about
+    `expected`.
+    """
     above, ratios = 0, []
     for seed in range(40):
         model = {"spread": 1.0, "tokens_at_zero": 100, "tokens_per_size": 0}
         study = Study(
-            task=[{"name": "chain_sum", "size": [2, 3]}], model=[{"name": "oracle", **model}], problems=20, seed=seed
+            task=[{"name": "chain_sum", "size": [2, 3]}],
+            model=[{"name": "oracle", **model}],
+            problems=20,
+            seed=seed,
         )
         first = spent(dataclasses.replace(study, problems=10), tmp_path / f"{seed}.db").tokens
         forecast = plan(study, tmp_path / f"{seed}.db").total.tokens
@@ -181,7 +206,12 @@ def test_failed_attempts_are_still_to_run(tmp_path) -> None:
 
 
 def test_a_line_for_each_model_and_task(tmp_path, folder, write) -> None:
-    write("a.jsonl", "\n".join(f'{{"prompt": "{n}+1?", "answer": {n + 1}, "size": {1 + n % 2}}}' for n in range(7)))
+    write(
+        "a.jsonl",
+        "\n".join(
+            f'{{"prompt": "{n}+1?", "answer": {n + 1}, "size": {1 + n % 2}}}' for n in range(7)
+        ),
+    )
     search = {"name": "execution", "search": "max", "per_turn": 0}
     study = Study(
         task=[{"name": "chain_sum", "size": [2, 4]}, {"name": "jsonl", "file": "a.jsonl"}, search],
@@ -196,9 +226,15 @@ def test_a_line_for_each_model_and_task(tmp_path, folder, write) -> None:
         ("oracle error=0.0", "jsonl", 2, 14),
     ]
     searches = [f for f in forecasts if f.task == "execution"]
-    assert [(f.attempts, f.tokens.expected, f.basis) for f in searches] == [(0, None, "the search decides")] * 3
+    assert [(f.attempts, f.tokens.expected, f.basis) for f in searches] == [
+        (0, None, "the search decides")
+    ] * 3
     assert searches[0].calls == 1000  # a search ends after a thousand attempts at the latest
-    assert (forecasts[6].model, forecasts[6].tokens.at_most, forecasts[6].calls) == ("m", None, None)
+    assert (forecasts[6].model, forecasts[6].tokens.at_most, forecasts[6].calls) == (
+        "m",
+        None,
+        None,
+    )
     assert len(forecasts) == 9
     assert (planned.total.attempts, planned.total.tokens.at_most) == (3 * (80 + 14), None)
 
@@ -208,7 +244,10 @@ def test_the_table(write, ponder) -> None:
     model = f'[[model]]\nname = "oracle"\nbudget = 1000\nmethod = [[], {{ name = "vote", n = 8 }}]\n{prices}\n'
     task = '[[task]]\nname = "chain_sum"\nsize = 4\n'
     write(
-        "s.toml", f"problems = 5\nmax_tokens = 20000\n{task}{model}".replace("[[], {", "[[], [{").replace("}]", "}]]")
+        "s.toml",
+        f"problems = 5\nmax_tokens = 20000\n{task}{model}".replace("[[], {", "[[], [{").replace(
+            "}]", "}]]"
+        ),
     )
     result = ponder("plan", "s.toml")
     assert result.exit_code == 0, result.stderr
@@ -223,17 +262,29 @@ def test_the_table(write, ponder) -> None:
     result = ponder("plan", "s.toml", "--probe", "2", "--json")
     assert result.exit_code == 0, result.stderr
     probed = json.loads(result.stdout)
-    assert (before["total"]["stored"], probed["total"]["stored"], probed["total"]["to_run"]) == (0, 4, 6)
+    assert (before["total"]["stored"], probed["total"]["stored"], probed["total"]["to_run"]) == (
+        0,
+        4,
+        6,
+    )
     assert before["total"]["tokens"]["expected"] is None
     low, expected, at_most = probed["total"]["tokens"].values()
     assert 0 < low < expected < at_most
-    assert json.loads(ponder("run", "s.toml", "--json").stdout)["stored_before"] == 4  # what was probed is kept
+    # what was probed is kept
+    assert json.loads(ponder("run", "s.toml", "--json").stdout)["stored_before"] == 4
 
 
 def test_a_probe_trains_on_what_the_study_trains_on() -> None:
-    """With fewer problems of its own, a smaller study would train on some that the whole study asks."""
+    """With fewer problems of its own, a smaller study would train on some that the whole study
+    asks.
+    """
     model = {"name": "pocket", "method": {"name": "shortest", "problems": 4}}
-    study = Study(task=[{"name": "execution", "size": 2, "dictionary": 6}], model=[model], problems=7, samples=3)
+    study = Study(
+        task=[{"name": "execution", "size": 2, "dictionary": 6}],
+        model=[model],
+        problems=7,
+        samples=3,
+    )
     (probed,) = probe(study, 2)
     assert (probed.quota.problems, probed.quota.samples, probed.key) == (2, 1, study.cells[0].key)
     assert [train.asked for train in probed.methods[0].train_on] == [7]  # type: ignore[attr-defined]
@@ -241,12 +292,23 @@ def test_a_probe_trains_on_what_the_study_trains_on() -> None:
 
 @pytest.mark.parametrize(
     ("cap", "ends"),
-    [(10_000_000, "the study fits"), (30_000, "a run may stop there"), (1, "a run will stop there")],
+    [
+        (10_000_000, "the study fits"),
+        (30_000, "a run may stop there"),
+        (1, "a run will stop there"),
+    ],
 )
 def test_a_plan_says_whether_a_cap_will_stop_the_run(write, ponder, cap, ends) -> None:
     model = '[[model]]\nname = "oracle"\nbudget = 10000\n'
-    write("s.toml", f'problems = 5\nmax_tokens = {cap}\n[[task]]\nname = "chain_sum"\nsize = 4\n{model}')
-    [note] = [line for line in ponder("plan", "s.toml").stdout.splitlines() if line.startswith("max_tokens")]
+    write(
+        "s.toml",
+        f'problems = 5\nmax_tokens = {cap}\n[[task]]\nname = "chain_sum"\nsize = 4\n{model}',
+    )
+    [note] = [
+        line
+        for line in ponder("plan", "s.toml").stdout.splitlines()
+        if line.startswith("max_tokens")
+    ]
     assert note.endswith(f"; {ends}")
 
 
@@ -260,7 +322,10 @@ def test_a_reply_without_a_limit_is_told_with_what_limits_it(write, ponder) -> N
 
 def test_one_currency(write, ponder) -> None:
     model = '[[model]]\nname = "oracle"\nlabel = "{0}"\nprices = {{ input = 1.0, output = 4.0, currency = "{0}" }}\n'
-    write("s.toml", f'[[task]]\nname = "chain_sum"\n{model.format("EUR")}critical_size = 9\n{model.format("USD")}')
+    write(
+        "s.toml",
+        f'[[task]]\nname = "chain_sum"\n{model.format("EUR")}critical_size = 9\n{model.format("USD")}',
+    )
     result = ponder("plan", "s.toml")
     assert result.exit_code == 2
     assert "different currencies: EUR, USD" in result.stderr
@@ -279,7 +344,9 @@ def test_every_problem_of_a_fixed_set_is_asked(tmp_path, folder, write) -> None:
 
 
 def tally_of(**counts: Any) -> Tally:
-    tally = Tally(planned=100, right=20, wrong=10, unparsed=4, truncated=4, failed=2, currency="EUR", **counts)
+    tally = Tally(
+        planned=100, right=20, wrong=10, unparsed=4, truncated=4, failed=2, currency="EUR", **counts
+    )
     tally.ledger.spent = Money(12_345, 1.5)
     tally.started = 0.0
     return tally
@@ -296,7 +363,9 @@ def clock(monkeypatch) -> list[float]:
 def test_the_line_of_progress(clock) -> None:
     line = progress.line(tally_of())
     assert line.startswith("█" * 6 + "░" * 10 + " 40/100  3:20:00 left")
-    assert line.endswith("12.3k tokens, 1.50 EUR  right 20  wrong 10  unparsed 4  truncated 4  failed 2  0.3/min")
+    assert line.endswith(
+        "12.3k tokens, 1.50 EUR  right 20  wrong 10  unparsed 4  truncated 4  failed 2  0.3/min"
+    )
     making = Tally(making={"a": {"model": "a", "train_loss": 0.5}})
     assert progress.line(making) == "model a  train loss 0.5"
     done = Tally(planned=10, right=10, started=clock[0] - 2.5)
@@ -325,15 +394,25 @@ def test_the_time_left_does_not_count_the_making_of_models(clock, monkeypatch) -
 
 def test_the_line_of_progress_tells_troubles() -> None:
     tally = tally_of()
-    for kind, why in (("rate limit", "HTTP 429: slow down"), ("timeout", "no reply"), ("timeout", "no\n\x1b[2Jreply")):
+    for kind, why in (
+        ("rate limit", "HTTP 429: slow down"),
+        ("timeout", "no reply"),
+        ("timeout", "no\n\x1b[2Jreply"),
+    ):
         tally.retried(Retry(kind, why, billed=False, wait=0.5))  # type: ignore[arg-type]
-    assert progress.line(tally).endswith("retries: 1 rate limit, 2 timeouts  last: no \\x1b[2Jreply")
+    assert progress.line(tally).endswith(
+        "retries: 1 rate limit, 2 timeouts  last: no \\x1b[2Jreply"
+    )
 
 
 @pytest.mark.parametrize("width", [20, 60, 79, 100, 200])
 def test_the_line_of_progress_fits_the_terminal(width) -> None:
     tally = tally_of()
-    tally.retried(Retry("error", "no connection to http://127.0.0.1:9/v1: " + "x" * 300, billed=False, wait=0.5))
+    tally.retried(
+        Retry(
+            "error", "no connection to http://127.0.0.1:9/v1: " + "x" * 300, billed=False, wait=0.5
+        )
+    )
     line = progress.line(tally, width)
     assert len(line) <= width
     assert line.startswith("█" * 6 + "░" * 10)
@@ -342,11 +421,17 @@ def test_the_line_of_progress_fits_the_terminal(width) -> None:
 
 def test_the_line_of_progress_is_cut_between_words(clock) -> None:
     tally = tally_of()
-    tally.retried(Retry("error", "no connection to the server at http://127.0.0.1:9/v1", billed=False, wait=0.5))
+    tally.retried(
+        Retry(
+            "error", "no connection to the server at http://127.0.0.1:9/v1", billed=False, wait=0.5
+        )
+    )
     words = progress.line(tally).replace("  ", " ").split(" ")
     for width in range(40, 220):
         shown = progress.line(tally, width).removesuffix("…").replace("  ", " ").split(" ")
-        assert [word.rstrip(",:") for word in shown] == [word.rstrip(",:") for word in words[: len(shown)]]
+        assert [word.rstrip(",:") for word in shown] == [
+            word.rstrip(",:") for word in words[: len(shown)]
+        ]
     making = Tally(making={"a": {"model": "a", "train_loss": 0.5, "seconds": 1234}})
     assert progress.line(making, 24) == "model a  train loss 0.5"
 
@@ -367,7 +452,8 @@ def test_a_run_that_stops_says_what_it_waits_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "text"), [(0, "0"), (950, "950"), (1000, "1k"), (12_345, "12.3k"), (4_560_000, "4.56M"), (2e9, "2G")]
+    ("number", "text"),
+    [(0, "0"), (950, "950"), (1000, "1k"), (12_345, "12.3k"), (4_560_000, "4.56M"), (2e9, "2G")],
 )
 def test_short_numbers(number, text) -> None:
     assert progress.short(number) == text
@@ -387,7 +473,9 @@ def local(**settings: Any) -> Study:
 
 def weights(folder: Path, parameters: int) -> str:
     """A folder whose one tensor has this many elements, says its header."""
-    header = json.dumps({"__metadata__": {}, "a": {"dtype": "F32", "shape": [parameters], "data_offsets": [0, 0]}})
+    header = json.dumps(
+        {"__metadata__": {}, "a": {"dtype": "F32", "shape": [parameters], "data_offsets": [0, 0]}}
+    )
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text('{"model_type": "llama"}')
     (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header.encode())
@@ -401,7 +489,8 @@ def test_how_long_local_weights_take(tmp_path) -> None:
         ({}, 5),  # 10e9 floating-point operations per second, two per parameter and token
         ({"threads": 4}, 20),
         ({"device": "cuda", "concurrency": 3}, 100),  # 30 ms per step
-        ({"device": "cuda", "concurrency": 3, "id": "org/big-100B-chat", "dtype": "bfloat16"}, 15),  # 200 GB per step
+        # 200 GB per step
+        ({"device": "cuda", "concurrency": 3, "id": "org/big-100B-chat", "dtype": "bfloat16"}, 15),
         ({"id": "org/nobody-knows"}, None),
     ):
         result = plan(local(**{"id": folder, **settings}), tmp_path / "s.db")
@@ -425,7 +514,9 @@ def test_more_than_a_day_is_warned_about(write, ponder, tmp_path, capsys) -> Non
     assert (run.exit_code, said in run.stderr) == (2, True)
     model = {"name": "transformers", "id": str(tmp_path / "big"), "budget": 8192}
     with pytest.raises(UserError):
-        ponder_api.Study({"name": "tents", "size": 16}, model, problems=50).run(store=tmp_path / "s.db")
+        ponder_api.Study({"name": "tents", "size": 16}, model, problems=50).run(
+            store=tmp_path / "s.db"
+        )
     assert said in capsys.readouterr().err
     write("s.toml", study.format("pocket"))
     assert "warning" not in ponder("plan", "s.toml").stderr
@@ -454,10 +545,16 @@ def test_files_that_are_no_weights_make_no_forecast(write, ponder, folder) -> No
     (folder / "weights" / "config.json").write_text('{"model_type": "llama"}')
     pointer = "version https://git-lfs.example/spec/v1\noid sha256:0\nsize 1\n"
     (folder / "weights" / "model.safetensors").write_text(pointer)
-    write("s.toml", '[[task]]\nname = "chain_sum"\nsize = 2\n[[model]]\nname = "transformers"\nid = "./weights"\n')
+    write(
+        "s.toml",
+        '[[task]]\nname = "chain_sum"\nsize = 2\n[[model]]\nname = "transformers"\nid = "./weights"\n',
+    )
     refused = ponder("plan", "s.toml")
     assert refused.exit_code == 2
-    assert "model.safetensors only says where weights are\nhint: git -C weights lfs pull" in refused.stderr
+    assert (
+        "model.safetensors only says where weights are\nhint: git -C weights lfs pull"
+        in refused.stderr
+    )
     (folder / "weights" / "model.safetensors").write_text("nothing")
     result = ponder("plan", "s.toml", "--json")
     assert result.exit_code == 0, result.output
@@ -465,11 +562,18 @@ def test_files_that_are_no_weights_make_no_forecast(write, ponder, folder) -> No
 
 
 def test_two_names_of_one_model_are_refused(ponder, write) -> None:
-    study = 'problems = 2\n[[task]]\nname = "chain_sum"\nsize = [2, 3]\n[[model]]\nname = "oracle"\n'
-    write("s.toml", study + 'label = "old"\n[[model]]\nname = "oracle"\nlabel = "new"\nconcurrency = 3\n')
+    study = (
+        'problems = 2\n[[task]]\nname = "chain_sum"\nsize = [2, 3]\n[[model]]\nname = "oracle"\n'
+    )
+    write(
+        "s.toml",
+        study + 'label = "old"\n[[model]]\nname = "oracle"\nlabel = "new"\nconcurrency = 3\n',
+    )
     error = "models `old` and `new` have the same settings, so they would share their attempts"
     for verb in ("plan", "run"):
         refused = ponder(verb, "s.toml")
         assert (refused.exit_code, refused.stderr.count(error)) == (2, 1), verb
-    write("s.toml", study + 'label = "old"\n[[model]]\nname = "oracle"\nlabel = "new"\nerror = 0.1\n')
+    write(
+        "s.toml", study + 'label = "old"\n[[model]]\nname = "oracle"\nlabel = "new"\nerror = 0.1\n'
+    )
     assert ponder("plan", "s.toml").exit_code == 0

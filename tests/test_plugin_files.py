@@ -68,10 +68,15 @@ def test_a_plugin_without_docstrings_works(ponder, write) -> None:
 def test_a_path_in_a_study_is_relative_to_the_study(ponder, folder, write) -> None:
     (folder / "sub").mkdir()
     write("sub/s.toml", '[[task]]\nname = "./none.py"\n[[model]]\nname = "oracle"\n')
-    assert "none.py\nhint: a path is relative to the study's folder" in ponder("plan", "sub/s.toml").stderr
+    assert (
+        "none.py\nhint: a path is relative to the study's folder"
+        in ponder("plan", "sub/s.toml").stderr
+    )
 
 
-EXTRA_PACKAGES = [(extra, package) for extra, packages in plugins.EXTRAS.items() for package in packages]
+EXTRA_PACKAGES = [
+    (extra, package) for extra, packages in plugins.EXTRAS.items() for package in packages
+]
 
 
 @pytest.mark.parametrize(("extra", "package"), EXTRA_PACKAGES)

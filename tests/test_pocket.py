@@ -1,4 +1,6 @@
-"""The pocket model: logits equal those of transformers, replies don't depend on the batch, and answers are right."""
+"""The pocket model: logits equal those of transformers, replies don't depend on the batch, and
+answers are right.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,15 @@ def prompts(size: int, n: int, seed: int = 5, task: Task = TENTS) -> list[list[i
 
 
 def written(
-    asked: list[list[int]], rows: int = 16, temperature: float = 0.0, budget: int = 400, weights: Path = SHIPPED
+    asked: list[list[int]],
+    rows: int = 16,
+    temperature: float = 0.0,
+    budget: int = 400,
+    weights: Path = SHIPPED,
 ) -> list[list[int]]:
-    generations = [Generation(prompt, budget, temperature, seed) for seed, prompt in enumerate(asked)]
+    generations = [
+        Generation(prompt, budget, temperature, seed) for seed, prompt in enumerate(asked)
+    ]
     *_, complete = generate_all(NumpyEngine(weights, rows), generations)
     assert complete == len(asked)
     return [generation.tokens for generation in generations]
@@ -73,7 +81,9 @@ def off_by(weights: Path, prompt: list[int], exact) -> float:
     row = Recorded(prompt, 120)
     list(generate_all(NumpyEngine(weights, 16), [row]))
     with torch.no_grad():
-        theirs = exact(torch.tensor([prompt + row.tokens[:-1]])).logits[0, len(prompt) - 1 :].numpy()
+        theirs = (
+            exact(torch.tensor([prompt + row.tokens[:-1]])).logits[0, len(prompt) - 1 :].numpy()
+        )
     return float(np.abs(np.array(row.logits) - theirs).max() / np.abs(theirs).max())
 
 
@@ -106,7 +116,12 @@ def test_greedy_text_is_that_of_transformers(weights, reference) -> None:
     for prompt, ours in zip(asked, written(asked, rows=64, weights=weights), strict=True):
         with torch.no_grad():
             # Each of our tokens must be their likeliest after all that came before it.
-            theirs = reference(torch.tensor([prompt + ours[:-1]])).logits[0, len(prompt) - 1 :].argmax(-1).tolist()
+            theirs = (
+                reference(torch.tensor([prompt + ours[:-1]]))
+                .logits[0, len(prompt) - 1 :]
+                .argmax(-1)
+                .tolist()
+            )
         assert theirs == ours
 
 
@@ -130,7 +145,8 @@ def test_a_text_depends_on_its_seed_alone(temperature) -> None:
 
 def test_it_solves_small_puzzles_and_fails_at_large_ones(write, ponder) -> None:
     write(
-        "s.toml", 'problems = 30\nseed = 11\n[[task]]\nname = "tents"\nsize = [16, 100]\n[[model]]\nname = "pocket"\n'
+        "s.toml",
+        'problems = 30\nseed = 11\n[[task]]\nname = "tents"\nsize = [16, 100]\n[[model]]\nname = "pocket"\n',
     )
     assert ponder("run", "s.toml").exit_code == 0
     with Store(Path("ponder.db")) as store:
@@ -184,7 +200,9 @@ def test_it_refuses_execution_that_it_was_not_trained_on() -> None:
 
 def run(write, ponder, task: str, style: str = "plain", problems: int = 30) -> list[Outcome]:
     """Outcomes of a study of execution with a dictionary of 16 words."""
-    head = f'problems = {problems}\nseed = 11\n[[task]]\nname = "execution"\ndictionary = 16\n{task}\n'
+    head = (
+        f'problems = {problems}\nseed = 11\n[[task]]\nname = "execution"\ndictionary = 16\n{task}\n'
+    )
     write("s.toml", f'{head}[[model]]\nname = "pocket"\nstyle = "{style}"\n')
     assert ponder("run", "s.toml").exit_code == 0
     with Store(Path("ponder.db")) as store:
@@ -206,7 +224,8 @@ def test_it_executes_short_plans_and_fails_at_long_ones(write, ponder) -> None:
 
 def test_styles_trade_tokens_for_accuracy(write, ponder) -> None:
     plain, long, short, wordy = (
-        run(write, ponder, "size = [4, 12]\nper_turn = 0", style) for style in ("plain", "long", "short", "wordy")
+        run(write, ponder, "size = [4, 12]\nper_turn = 0", style)
+        for style in ("plain", "long", "short", "wordy")
     )
     tokens = [sum(o.thinking_tokens for o in found) for found in (wordy, long, plain, short)]
     assert tokens == sorted(tokens, reverse=True)
@@ -227,7 +246,10 @@ def test_a_damaged_checkpoint_is_named(weights, tmp_path, write, ponder) -> None
     weights = bytearray((tmp_path / "w" / "model.safetensors").read_bytes())
     weights[-1000] ^= 255
     (tmp_path / "w" / "model.safetensors").write_bytes(weights)
-    write("s.toml", f'[[task]]\nname = "tents"\nsize = 16\n[[model]]\nname = "pocket"\nweights = "{tmp_path / "w"}"\n')
+    write(
+        "s.toml",
+        f'[[task]]\nname = "tents"\nsize = 16\n[[model]]\nname = "pocket"\nweights = "{tmp_path / "w"}"\n',
+    )
     result = ponder("run", "s.toml")
     assert result.exit_code == 2
     assert "model.safetensors is damaged" in result.stderr
@@ -238,5 +260,14 @@ def test_a_damaged_checkpoint_is_named(weights, tmp_path, write, ponder) -> None
 
 def test_the_card_says_how_it_was_made(weights) -> None:
     card = json.loads((weights / "card.json").read_text())
-    assert {"task", "style", "digest", "recipe", "trained", "test", "seeds", "limits"} <= card.keys()
+    assert {
+        "task",
+        "style",
+        "digest",
+        "recipe",
+        "trained",
+        "test",
+        "seeds",
+        "limits",
+    } <= card.keys()
     assert card["seeds"][0]["digest"] == card["digest"]

@@ -35,14 +35,28 @@ def alone(row: Generation) -> Generation:
     return row
 
 
-KINDS = [(20, 180), (PAGE - 1, 5), (PAGE, 70), (PAGE + 1, 140), (3 * PAGE, 9), (150, 90), (1, 2), (40, 1), (7, 60)]
+KINDS = [
+    (20, 180),
+    (PAGE - 1, 5),
+    (PAGE, 70),
+    (PAGE + 1, 140),
+    (3 * PAGE, 9),
+    (150, 90),
+    (1, 2),
+    (40, 1),
+    (7, 60),
+]
 
 
 @pytest.mark.parametrize("rows", [1, 3, 16, 40, 100])
 def test_logits_do_not_depend_on_the_batch_to_the_last_bit(rows) -> None:
     kinds = [(*KINDS[n % len(KINDS)], n) for n in range(4 * len(KINDS))]
     known = {kind: alone(recorded(*kind)) for kind in kinds[: len(KINDS)]}
-    engine, waiting, all_rows = NumpyEngine(SHIPPED, rows), [*kinds[len(KINDS) :], *kinds[: len(KINDS)]], []
+    engine, waiting, all_rows = (
+        NumpyEngine(SHIPPED, rows),
+        [*kinds[len(KINDS) :], *kinds[: len(KINDS)]],
+        [],
+    )
     if rows < 16:
         waiting = waiting[-len(KINDS) :]
     while waiting or engine.busy:
@@ -91,14 +105,20 @@ def test_prompts_and_texts_of_many_pages_are_those_of_transformers() -> None:
     for length in (2, PAGE, 3 * PAGE + 5):
         row = alone(recorded(length, 2 * PAGE + 3, length))
         with torch.no_grad():
-            theirs = reference(torch.tensor([row.prompt + row.tokens[:-1]])).logits[0, length - 1 :].numpy()
+            theirs = (
+                reference(torch.tensor([row.prompt + row.tokens[:-1]]))
+                .logits[0, length - 1 :]
+                .numpy()
+            )
         assert np.abs(np.array(row.logits) - theirs).max() < 1e-4
 
 
 def test_a_text_ends_where_the_positions_do(tmp_path) -> None:
     shutil.copytree(SHIPPED, tmp_path / "w")
     config = json.loads((SHIPPED / "config.json").read_text())
-    (tmp_path / "w" / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 70}))
+    (tmp_path / "w" / "config.json").write_text(
+        json.dumps({**config, "max_position_embeddings": 70})
+    )
     engine, row = NumpyEngine(tmp_path / "w", 2), recorded(60, 1000, 1)
     engine.join(row)
     while engine.busy:

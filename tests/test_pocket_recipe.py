@@ -1,4 +1,6 @@
-"""The recipe: traces that are sound, test puzzles that training never sees, and a training that resumes."""
+"""The recipe: traces that are sound, test puzzles that training never sees, and a training that
+resumes.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def asked(per_turn: int, filled: int, seed: int, errors: float = 0.0) -> Request
 
 
 @pytest.mark.parametrize("style", EXECUTION.styles)
-@pytest.mark.parametrize(("per_turn", "filled"), [(1, 0), (4, 0), (3, 5), (1, 40), (24, 1), (96, 0)])
+@pytest.mark.parametrize(
+    ("per_turn", "filled"), [(1, 0), (4, 0), (3, 5), (1, 40), (24, 1), (96, 0)]
+)
 def test_lessons_of_execution_end_in_the_right_sum(style, per_turn, filled) -> None:
     for seed in range(20):
         request = asked(per_turn, filled, seed, errors=0.5)
@@ -107,14 +111,22 @@ def test_the_prompt_shows_what_the_history_shows() -> None:
     request = asked(2, 3, 5, errors=1.0)
     words = EXECUTION.prompt(request)
     shown = [
-        parse_answer(request.task, request.problem, m.content) for m in request.problem.history if m.role == "assistant"
+        parse_answer(request.task, request.problem, m.content)
+        for m in request.problem.history
+        if m.role == "assistant"
     ]
-    sums = [number(words[i : i + 4]) for i, word in enumerate(words) if word[0] == "u" and word[1:].isdigit()]
+    sums = [
+        number(words[i : i + 4])
+        for i, word in enumerate(words)
+        if word[0] == "u" and word[1:].isdigit()
+    ]
     assert sums == shown
     assert [word for word in words if word[0] == "#"] == [f"#{n}" for n in range(1, 9)]
     # Only what is shown is read: a window on the conversation starts to count anew.
     late = Request(request.task, request.problem, request.messages[-3:], 0)
-    assert [word for word in EXECUTION.prompt(late) if word[0] == "#"] == [f"#{n}" for n in range(1, 5)]
+    assert [word for word in EXECUTION.prompt(late) if word[0] == "#"] == [
+        f"#{n}" for n in range(1, 5)
+    ]
 
 
 def written(request: Request, style: Style) -> list[str]:
@@ -130,7 +142,9 @@ def test_a_long_lesson_drafts_and_redoes_what_is_wrong() -> None:
         lesson = EXECUTION.lesson(request, "long", random.Random(seed))
         draft, careful = written(request, "long"), written(request, "plain")
         assert draft == [*written(request, "short"), "+00", *lesson.said[-5:-1]]
-        passes = [one.split() for one in " ".join(lesson.said[: lesson.said.index(ANSWER)]).split(AGAIN)]
+        passes = [
+            one.split() for one in " ".join(lesson.said[: lesson.said.index(ANSWER)]).split(AGAIN)
+        ]
         assert passes[-1] in (draft, careful)
         assert all(len(one) == len(careful) for one in passes[1:])  # only the first pass is a draft
         wrong = sum(one not in (draft, careful) for one in passes)
@@ -143,7 +157,11 @@ def test_a_long_lesson_drafts_and_redoes_what_is_wrong() -> None:
 
 def test_a_judged_reply_has_the_solvers_verdicts() -> None:
     request = asked(4, 0, 3)
-    draft, careful, answer = written(request, "long"), written(request, "plain"), EXECUTION.lesson(request).said[-5:]
+    draft, careful, answer = (
+        written(request, "long"),
+        written(request, "plain"),
+        EXECUTION.lesson(request).said[-5:],
+    )
     false = [*draft[:-2], f"h{(int(draft[-2][1]) + 1) % 10}", draft[-1]]
     asks, sure = random.Random(0), random.Random(5)
     sure.random = lambda: 0.99  # type: ignore[method-assign] a right pass is not checked again
@@ -153,13 +171,18 @@ def test_a_judged_reply_has_the_solvers_verdicts() -> None:
         example = EXECUTION.judged(request, [*thinking, ANSWER, *answer], rng)
         assert example.prompt == EXECUTION.prompt(request)
         words = example.said
-        return words, {words[n] for n in example.apart}, [words[n] for n in sorted(example.verdicts)]
+        return (
+            words,
+            {words[n] for n in example.apart},
+            [words[n] for n in sorted(example.verdicts)],
+        )
 
     # A wrong draft is doubted whatever the model said, and redone; its wrong word isn't learned.
     redone = [*false, AGAIN, *careful, ANSWER, *answer], {false[-2]}, [AGAIN]
     assert judged(false, sure) == redone
     assert judged([*false, AGAIN, *careful], sure) == redone
-    # A right one is trusted, and what the model went on to write is dropped; unless it is to be checked.
+    # A right one is trusted, and what the model went on to write is dropped; unless it is to be
+    # checked.
     assert judged([*draft, AGAIN, *careful], sure) == ([*draft, ANSWER, *answer], set(), [ANSWER])
     checked = judged([*draft, AGAIN, *careful], asks)
     assert checked == ([*draft, AGAIN, *careful, AGAIN, *careful, ANSWER, *answer], set(), [AGAIN])
@@ -171,7 +194,10 @@ def test_a_judged_reply_has_the_solvers_verdicts() -> None:
 def test_training_never_sees_a_test_puzzle() -> None:
     tents = CODECS["tents"]
     four, _, six, *_ = tents.exams
-    asked = {tuple(tents.prompt(Request.first_turn(four.task, p))) for p in itertools.islice(tents.tests(four), 20)}
+    asked = {
+        tuple(tents.prompt(Request.first_turn(four.task, p)))
+        for p in itertools.islice(tents.tests(four), 20)
+    }
     assert len(asked) == 20
     data = Data(Recipe("tents", Curriculum(smallest=16, largest=16, side=4, tail=0.0), Shape()))
     seen = set()
@@ -185,7 +211,9 @@ def test_training_never_sees_a_test_puzzle() -> None:
 
 
 def test_training_learns_and_resumes_to_the_same_weights(tmp_path) -> None:
-    recipe = Recipe("tents", Curriculum(smallest=9, largest=9, side=3), Shape(), steps=60, tokens=256)
+    recipe = Recipe(
+        "tents", Curriculum(smallest=9, largest=9, side=3), Shape(), steps=60, tokens=256
+    )
     data, straight = Data(recipe), Pretraining(recipe)
     losses = [straight.learn(data.batch(step)) for step in range(8)]
     assert losses[-1] < losses[0]
@@ -199,7 +227,8 @@ def test_training_learns_and_resumes_to_the_same_weights(tmp_path) -> None:
         again.learn(data.batch(step))
     for mine, theirs in zip(straight.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(mine, theirs)
-    # What was saved is the trained model, in half precision and by the names that transformers gives.
+    # What was saved is the trained model, in half precision and by the names that transformers
+    # gives.
     saved = load_file(tmp_path / "model.safetensors")
     for name, tensor in broken.model.weights().items():
         assert np.array_equal(saved[name], tensor.half().numpy())
@@ -207,10 +236,13 @@ def test_training_learns_and_resumes_to_the_same_weights(tmp_path) -> None:
 
 def test_training_without_hope_begins_again_once(tmp_path) -> None:
     small = Shape(width=32, layers=1, heads=2, kv_heads=1, head_width=16, inner=32)
-    recipe = Recipe("tents", Curriculum(smallest=9, largest=9, side=3), small, tokens=64, patience=2, hope=0.1)
+    recipe = Recipe(
+        "tents", Curriculum(smallest=9, largest=9, side=3), small, tokens=64, patience=2, hope=0.1
+    )
     training = train(recipe, tmp_path, save_every=1, test_every=100)
     steps = [next(training) for _ in range(3)]
-    training = train(recipe, tmp_path, save_every=1, test_every=100)  # stopped, it knows that it has begun again
+    # stopped, it knows that it has begun again
+    training = train(recipe, tmp_path, save_every=1, test_every=100)
     steps += [next(training) for _ in range(3)]
     assert [(s["step"], s.get("restarted")) for s in steps] == [
         (1, None), (2, True), (1, None), (2, None), (3, None), (4, None)
@@ -231,7 +263,9 @@ def test_training_on_own_replies_weighs_verdicts_and_resumes(tmp_path) -> None:
     drawn_at = set()
     for folder, stops in ((once, [4]), (twice, [3, 1])):
         for steps in stops:
-            training = train(recipe, folder, WEIGHTS / "execution-long", save_every=1, test_every=100)
+            training = train(
+                recipe, folder, WEIGHTS / "execution-long", save_every=1, test_every=100
+            )
             last = [next(training) for _ in range(steps)][-1]
             drawn_at.add((folder / "replies-2.json").stat().st_mtime_ns)
         assert last["step"] == 4
@@ -241,5 +275,10 @@ def test_training_on_own_replies_weighs_verdicts_and_resumes(tmp_path) -> None:
     assert data.batch(1).weights is None
     data.listen(once, 2)
     assert data.judged
-    weights = {w for step in range(2, 8) if (b := data.batch(step)).weights is not None for w in b.weights.tolist()}
+    weights = {
+        w
+        for step in range(2, 8)
+        if (b := data.batch(step)).weights is not None
+        for w in b.weights.tolist()
+    }
     assert weights == {1.0, recipe.stress}

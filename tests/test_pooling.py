@@ -1,4 +1,6 @@
-"""No figure pools attempts of different settings in silence: it splits by the setting, or says what it pools."""
+"""No figure pools attempts of different settings in silence: it splits by the setting, or says what
+it pools.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,14 @@ MODES = ("answer", "cot")
 ASH, ELM = "ash", "elm"  # values of a setting that no figure draws
 
 
-def outcome(task: str = "t", model: str = "m", size: int = 8, problem: str = "p0", right: bool = True, **columns: Any):
+def outcome(
+    task: str = "t",
+    model: str = "m",
+    size: int = 8,
+    problem: str = "p0",
+    right: bool = True,
+    **columns: Any,
+):
     details = {"per_turn": 2, "parsed": [1, 2], "true": [1, 2 if right else 3], "start": 0}
     details |= {"history_turns": 0, "error_rate": 0.0}
     columns = {"details": details, **columns}
@@ -50,7 +59,9 @@ DRAWS = {
 
 
 def made(name: str, wood: str = "") -> list[Outcome]:
-    """Attempts by a model with the method that a figure draws, or else one that trains, which may have this `wood`."""
+    """Attempts by a model with the method that a figure draws, or else one that trains, which may
+    have this `wood`.
+    """
     method, settings = DRAWS.get(name, ("shortest", {"seed": 1, "problems": 4}))
     methods = [(method, {**settings, **({"wood": wood} if wood else {})})]
     text = f"{method}{f' wood={wood}' if wood else ''}"
@@ -69,14 +80,22 @@ def by_task(name: str, wood: str) -> list[Outcome]:
     attempts = made(name)
     if name == "compare":  # needs two models
         other = Label("task", "other", "other", "other")
-        attempts += [o._replace(cell=made_up.cell("task", "other", o.size), label=other) for o in attempts]
+        attempts += [
+            o._replace(cell=made_up.cell("task", "other", o.size), label=other) for o in attempts
+        ]
     return [
-        o._replace(cell=replace(o.cell, task=task), label=replace(o.label, task=f"task wood={wood}")) for o in attempts
+        o._replace(
+            cell=replace(o.cell, task=task), label=replace(o.label, task=f"task wood={wood}")
+        )
+        for o in attempts
     ]
 
 
 def by_model(name: str, wood: str) -> list[Outcome]:
-    model, base = made_up.cell(model_settings={"name": "model", "wood": wood}).model, f"model wood={wood}"
+    model, base = (
+        made_up.cell(model_settings={"name": "model", "wood": wood}).model,
+        f"model wood={wood}",
+    )
     label = Label("task", base, f"{base} + method", f"{base} + method", "method")
     return [o._replace(cell=replace(o.cell, model=model), label=label) for o in made(name)]
 
@@ -96,15 +115,23 @@ def _titles(spec: Any) -> list[Any]:
     if isinstance(spec, dict):
         own = [spec["title"]] if "title" in spec else []
         return own + [
-            title for key, value in spec.items() if key not in ("values", "datasets") for title in _titles(value)
+            title
+            for key, value in spec.items()
+            if key not in ("values", "datasets")
+            for title in _titles(value)
         ]
     return [title for one in spec for title in _titles(one)] if isinstance(spec, list) else []
 
 
 def numbers(tables: Tables, *names: str) -> set[str]:
-    """The rows of a figure's tables, without texts: names differ between a figure of one setting and of two."""
+    """The rows of a figure's tables, without texts: names differ between a figure of one setting
+    and of two.
+    """
     rows = [row for name, rows in tables.items() if name in names or not names for row in rows]
-    return {json.dumps({k: v for k, v in row.items() if not isinstance(v, str)}, sort_keys=True) for row in rows}
+    return {
+        json.dumps({k: v for k, v in row.items() if not isinstance(v, str)}, sort_keys=True)
+        for row in rows
+    }
 
 
 @pytest.mark.parametrize("attempts", [by_task, by_model, by_method])
@@ -123,7 +150,8 @@ def test_every_figure_splits_by_a_setting_or_says_that_it_pools(name: str, attem
     assert f"={ELM}" in drawn or f" {ELM}" in drawn
     alone = [figure.estimate(part) for part in (ash, elm)]
     main = [n for n in ("summary", "sizes", "points", "cells", "students") if tables.get(n)]
-    if attempts is by_task:  # variants of one task are compared with each other, which gives further numbers
+    # variants of one task are compared with each other, which gives further numbers
+    if attempts is by_task:
         assert numbers(tables, *main) == numbers(alone[0], *main) | numbers(alone[1], *main)
 
 
@@ -131,7 +159,10 @@ def test_the_trade_off_of_two_modes_has_a_panel_each() -> None:
     def asked(mode: str, per_turn: int, right: bool) -> list[Outcome]:
         settings = {"name": "execution", "mode": mode, "per_turn": per_turn}
         label, details = f"execution mode={mode} per_turn={per_turn}", {"per_turn": per_turn}
-        return [outcome(label, problem=f"p{i}", right=right, details=details, task_settings=settings) for i in range(4)]
+        return [
+            outcome(label, problem=f"p{i}", right=right, details=details, task_settings=settings)
+            for i in range(4)
+        ]
 
     both = [o for n in (1, 2) for o in (*asked("answer", n, False), *asked("cot", n, True))]
     tables = Tradeoff().estimate(both)
@@ -145,8 +176,15 @@ def test_the_trade_off_of_two_modes_has_a_panel_each() -> None:
 
 
 def rollouts() -> list[Outcome]:
-    named = [(f"execution mode={mode}", {"name": "execution", "mode": mode}) for mode in ("answer", "cot")]
-    return [outcome(label, problem=f"p{i}", task_settings=settings) for label, settings in named for i in range(4)]
+    named = [
+        (f"execution mode={mode}", {"name": "execution", "mode": mode})
+        for mode in ("answer", "cot")
+    ]
+    return [
+        outcome(label, problem=f"p{i}", task_settings=settings)
+        for label, settings in named
+        for i in range(4)
+    ]
 
 
 def test_self_conditioning_has_a_line_per_setting() -> None:
@@ -157,7 +195,9 @@ def test_self_conditioning_has_a_line_per_setting() -> None:
 @pytest.mark.parametrize("figure", [Frontier(), Budget(), BestOf(), Samples(), Horizon(), SelfConditioning(), Heatmap(x="history_turns", y="error_rate", sizes="together")])  # fmt: skip
 def test_pooled_sizes_are_said(figure: Figure) -> None:
     sizes = [16, 25, 36, 64, 100]
-    tables = figure.estimate([outcome(size=size, problem=f"{size}/{i}") for size in sizes for i in range(3)])
+    tables = figure.estimate(
+        [outcome(size=size, problem=f"{size}/{i}") for size in sizes for i in range(3)]
+    )
     assert figure.findings(tables)[0] == "Pooled over size = 16–100."
     assert "pooled over size = 16–100" in str(figure.draw(tables).to_dict())
     alone = figure.estimate([outcome(size=16, problem=f"{i}") for i in range(3)])
@@ -166,13 +206,19 @@ def test_pooled_sizes_are_said(figure: Figure) -> None:
 
 def test_by_size_pools_no_sizes() -> None:
     figure = Frontier(by="size")
-    tables = figure.estimate([outcome(size=size, problem=f"{size}/{i}") for size in (16, 25) for i in range(3)])
+    tables = figure.estimate(
+        [outcome(size=size, problem=f"{size}/{i}") for size in (16, 25) for i in range(3)]
+    )
     assert "ooled" not in str(figure.findings(tables))
 
 
 def test_votes_of_different_settings_are_one_line_that_says_so() -> None:
     """`best_of` has one line for all majority votes."""
-    votes = [outcome(problem=f"p{i}", methods=[("vote", {"n": 2, "at": at})]) for at in (0.5, 1.0) for i in range(3)]
+    votes = [
+        outcome(problem=f"p{i}", methods=[("vote", {"n": 2, "at": at})])
+        for at in (0.5, 1.0)
+        for i in range(3)
+    ]
     tables = BestOf().estimate(votes)
     assert [panel["pooled"] for panel in tables["panels"]] == ["pooled over at = 0.5, 1.0"]
 
@@ -204,7 +250,9 @@ def test_outcomes_of_two_studies_with_the_same_labels_are_two_series() -> None:
 
 def test_dotted_names() -> None:
     methods = [("vote", {"n": 2}), ("budget_force", {"think": 9}), ("vote", {"n": 8})]
-    cell = made_up.cell(methods=methods, task_settings={"mode": "cot"}, model_settings={"temperature": 1})
+    cell = made_up.cell(
+        methods=methods, task_settings={"mode": "cot"}, model_settings={"temperature": 1}
+    )
     assert dict(cell.settings) == {
         "task.name": "t", "task.mode": "cot", "task.remember": "visible", "task.window": None,
         "model.name": "m", "model.temperature": 1, "vote.n": 2, "budget_force.think": 9, "vote[1].n": 8,
@@ -224,7 +272,10 @@ def test_what_differs_is_what_differs_between_those_that_have_it() -> None:
         ([{"a": n} for n in (9, 1, 5, 3, 7)], "pooled over a = 1–9"),
         ([{"a": n} for n in "zyxwvu"], "pooled over a = u, v, w, x, 2 more"),
         ([{"a": 1, "b": "x"}, {"a": 2, "b": None}], "pooled over a = 1, 2; b = None, x"),
-        ([{"name": "tents"}, {"name": "gym", "dataset": "x"}], "pooled over task.name = gym, tents"),
+        (
+            [{"name": "tents"}, {"name": "gym", "dataset": "x"}],
+            "pooled over task.name = gym, tents",
+        ),
         ([{"a": {"long": "x" * 99}}, {"a": {}}], 'pooled over a = {"long": "' + "x" * 29 + "…, {}"),
     ],
 )
@@ -267,23 +318,38 @@ name = "tradeoff"
 
 def test_the_plan_and_the_report_have_a_line_per_setting(write, ponder) -> None:
     write("s.toml", STUDY)
-    lines = {(model, f"execution mode={mode}") for model in ("oracle error=0.0", "oracle error=1") for mode in MODES}
+    lines = {
+        (model, f"execution mode={mode}")
+        for model in ("oracle error=0.0", "oracle error=1")
+        for mode in MODES
+    }
     plan = json.loads(ponder("plan", "s.toml", "--json").stdout)
-    assert {(line["model"], line["task"]): line["attempts"] for line in plan["forecasts"]} == dict.fromkeys(lines, 3)
+    assert {
+        (line["model"], line["task"]): line["attempts"] for line in plan["forecasts"]
+    } == dict.fromkeys(lines, 3)
     ponder("run", "s.toml")
     assert ponder("report", "s.toml", "-o", "out").exit_code == 0
     page = Path("out/report.html").read_text()
     table = page[page.index("How the attempts") :].partition("</table>")[0]
-    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in re.findall(r"<tr>.*?</tr>", table, re.DOTALL)]
+    rows = [
+        re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)
+        for row in re.findall(r"<tr>.*?</tr>", table, re.DOTALL)
+    ]
     named = [[*filter(None, re.sub(r"<[^>]+>", "|", row[0]).split("|"))] for row in rows if row]
-    shown = {(*names, row[2], "wrong" in row[1]) for names, row in zip(named, filter(None, rows), strict=True)}
+    shown = {
+        (*names, row[2], "wrong" in row[1])
+        for names, row in zip(named, filter(None, rows), strict=True)
+    }
     assert shown == {(*line, "3", "=1" in line[0]) for line in lines}
-    index = page[page.index('type="application/json"') :]  # what the lists of attempts are made from
+    # what the lists of attempts are made from
+    index = page[page.index('type="application/json"') :]
     assert all(f'"execution mode={mode}"' in index for mode in MODES)
     with Path("out/tradeoff-points.csv").open() as file:
         points = {(row["series"], row["attempts"]) for row in csv.DictReader(file)}
     assert points == {
-        (f"{model}, mode={mode}", "3") for model in ("oracle error=0.0", "oracle error=1") for mode in MODES
+        (f"{model}, mode={mode}", "3")
+        for model in ("oracle error=0.0", "oracle error=1")
+        for mode in MODES
     }
 
 
@@ -295,7 +361,12 @@ def test_a_map_over_two_settings_of_a_task_is_one_map_per_other_setting() -> Non
             f"execution mode={mode} history_turns={turns} error_rate={rate}",
             problem=f"p{i}",
             details={"history_turns": turns, "error_rate": rate},
-            task_settings={"name": "execution", "mode": mode, "history_turns": turns, "error_rate": rate},
+            task_settings={
+                "name": "execution",
+                "mode": mode,
+                "history_turns": turns,
+                "error_rate": rate,
+            },
         )
         for mode, turns, rate in cells
         for i in range(3)

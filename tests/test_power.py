@@ -33,11 +33,15 @@ def made(right: np.ndarray) -> Variant:
 
 @pytest.mark.parametrize(("discordant", "problems"), [(0.05, 437), (0.1, 873), (0.2, 1745)])
 def test_the_formula(discordant: float, problems: int) -> None:
-    """n = 7.85 · Var(d) / δ², at the margin of 3 points; four samples of one chance cut it to a quarter."""
+    """n = 7.85 · Var(d) / δ², at the margin of 3 points; four samples of one chance cut it to a
+    quarter.
+    """
     c = Components(0.0, discordant)
     assert problems_for_margin(c, 0.03) == pytest.approx(problems, abs=1)
     assert problems_for_margin(c, 0.03, 4) == pytest.approx(problems / 4, abs=1)
-    assert problems_for_margin(Components(discordant, 0.0), 0.03, 4) == pytest.approx(problems, abs=1)
+    assert problems_for_margin(Components(discordant, 0.0), 0.03, 4) == pytest.approx(
+        problems, abs=1
+    )
     assert power_of(c, 0.03, problems) == pytest.approx(0.8, abs=0.001)
     assert problems_for_margin(c, 0.03, difference=-0.03) == math.inf
     assert problems_for_margin(c, 0.03, difference=0.03) == pytest.approx(problems / 4, abs=1)
@@ -59,7 +63,9 @@ def test_components_by_hand() -> None:
     assert c.between == pytest.approx(max(0.0, apart.var(ddof=1) - sum(within) / 2))
     alone = of_one(made(np.vstack([first, 1 - first])))
     assert alone.within == pytest.approx(within[0])
-    assert alone.between == pytest.approx(np.vstack([first, 1 - first]).mean(axis=1).var(ddof=1) - within[0] / 2)
+    assert alone.between == pytest.approx(
+        np.vstack([first, 1 - first]).mean(axis=1).var(ddof=1) - within[0] / 2
+    )
 
 
 def test_agreement_on_few_problems_is_no_agreement_for_ever() -> None:
@@ -94,14 +100,19 @@ def test_training_seeds() -> None:
     spread = []
     for _ in range(60):
         odds = rng.normal(1, 1.5, 400) + rng.normal(0, 0.3, (5, 1))
-        seeded = simulated.variant(rng.random((5, 400, 1)) < 1 / (1 + np.exp(-odds[..., None])), seeds=5)
+        seeded = simulated.variant(
+            rng.random((5, 400, 1)) < 1 / (1 + np.exp(-odds[..., None])), seeds=5
+        )
         spread.append(of_one(seeded).seeds)
     slope = 0.155  # of accuracy in log odds, where problems vary so much
     assert math.sqrt(np.mean(spread)) == pytest.approx(0.3 * slope, rel=0.15)
 
 
 def test_predicted_power_is_reached() -> None:
-    """`benchmarks/coverage.py compare` is the long form. At R = 200 the error of 80 % is 2.8 points."""
+    """`benchmarks/coverage.py compare` is the long form.
+
+    At R = 200 the error of 80 % is 2.8 points.
+    """
     for samples, seeds, spread in ((1, (1, 1), 0.0), (4, (1, 1), 0.0), (2, (5, 5), 0.05)):
         (told, reached, _, _), *rest = simulated.power(200, 6, samples, seeds, spread)
         assert 0.71 < reached < 0.9, told
@@ -163,7 +174,9 @@ def test_the_command(ponder, write) -> None:
 
 def test_guesses_and_single_samples(ponder, write) -> None:
     study = write("mine.toml", STUDY.replace("samples = 2", "samples = 1"))
-    guess = ponder("plan", study, "--power", "--guess", "accuracy=0.7,discordant=0.1,within=1,tokens=100")
+    guess = ponder(
+        "plan", study, "--power", "--guess", "accuracy=0.7,discordant=0.1,within=1,tokens=100"
+    )
     assert "873" in guess.stdout
     assert "175k" in guess.stdout  # 873 problems, two models
     ponder("run", study)
@@ -199,8 +212,14 @@ def test_a_fixed_set_runs_out(ponder, write) -> None:
     models = STUDY[STUDY.index("[[model]]") :]
     study = write("mine.toml", f"samples = 1\n{task}{models}")
     guess = ("--guess", "accuracy=0.7,within=1")
-    assert "the set has 30 problems, so set samples = " in ponder("plan", study, *guess, "--margin", "0.1").stdout
-    assert "which no number of samples makes enough" in ponder("plan", study, "--guess", "accuracy=0.7").stdout
+    assert (
+        "the set has 30 problems, so set samples = "
+        in ponder("plan", study, *guess, "--margin", "0.1").stdout
+    )
+    assert (
+        "which no number of samples makes enough"
+        in ponder("plan", study, "--guess", "accuracy=0.7").stdout
+    )
 
 
 @pytest.mark.parametrize("accuracy", [0.99, 0.999, 1.0])

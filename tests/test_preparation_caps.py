@@ -1,4 +1,6 @@
-"""Caps count what preparations ask: teachers, samplers, judges; in this process and in others, as the server counts."""
+"""Caps count what preparations ask: teachers, samplers, judges; in this process and in others, as
+the server counts.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def study(write, models, tmp_path):
         from ponder.models.pocket import WEIGHTS
 
         model = model.format(url=served.url)
-        text = STUDY.format(caps=caps, weights=WEIGHTS / "execution", method=method.format(model=model))
+        text = STUDY.format(
+            caps=caps, weights=WEIGHTS / "execution", method=method.format(model=model)
+        )
         return write("s.toml", text.replace('name = "transformers"\nid = ', 'name = "pocket"\n# '))
 
     return of
@@ -77,11 +81,16 @@ def test_a_preparation_stops_at_the_cap_and_resumes(serve, study, ponder, method
     else:
         assert tally["preparation_tokens"] == tally["tokens"] == billed > 4000
     with closing(sqlite3.connect("ponder.db")) as db:
-        assert db.execute("SELECT tokens, held_tokens FROM study").fetchone() == (tally["tokens"], 0)
+        assert db.execute("SELECT tokens, held_tokens FROM study").fetchone() == (
+            tally["tokens"],
+            0,
+        )
     asked = served.state()["answered"]
     again = ponder("run", "s.toml", "--jobs", jobs, "--set", "max_tokens=100000000", "--json")
     assert summary(again)["done"] == 2
-    assert served.state()["repeated"] == (0 if method is not SAMPLER else served.state()["repeated"])
+    assert served.state()["repeated"] == (
+        0 if method is not SAMPLER else served.state()["repeated"]
+    )
     if method is not JUDGE:
         assert served.state()["answered"] == 60  # what was paid for is kept
     assert served.state()["answered"] > asked > 0
@@ -105,7 +114,9 @@ def test_money_has_a_cap_in_preparations_too(serve, study, ponder) -> None:
         ("max_cost = 1.0", ENDPOINT, "max_cost can't be kept: `served` has no prices"),
     ],
 )
-def test_a_cap_that_a_teacher_can_not_keep_is_refused(serve, study, ponder, caps, model, message) -> None:
+def test_a_cap_that_a_teacher_can_not_keep_is_refused(
+    serve, study, ponder, caps, model, message
+) -> None:
     served = serve()
     study(served, TEACHER, caps, model)
     for verb in ("plan", "run", "prepare"):

@@ -1,4 +1,6 @@
-"""Preparations in other processes: at once where they may be, nothing twice, resumed, and the same as in one."""
+"""Preparations in other processes: at once where they may be, nothing twice, resumed, and the same
+as in one.
+"""
 
 from __future__ import annotations
 
@@ -106,13 +108,19 @@ def test_prepare_in_two_processes(tmp_path) -> None:
     labels = ["oracle + shared_training seed=1", "oracle + shared_training seed=2"]
     reports = list(prepare(study, Processes(2)))
     for label in labels:
-        steps = [report["step"] for report in reports if report.get("model") == label and "step" in report]
+        steps = [
+            report["step"]
+            for report in reports
+            if report.get("model") == label and "step" in report
+        ]
         assert steps == [1, 2, 3]
         assert {"ready": label} in reports
     pids = {line.rpartition(" ")[2] for line in (tmp_path / "log.txt").read_text().splitlines()}
     assert len(pids) == 2
     assert str(os.getpid()) not in pids
-    assert sorted(map(str, prepare(study, Processes(2)))) == sorted(str({"ready": label}) for label in labels)
+    assert sorted(map(str, prepare(study, Processes(2)))) == sorted(
+        str({"ready": label}) for label in labels
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,7 +136,8 @@ def test_a_preparation_that_fails_says_why_and_is_resumed(tmp_path, fault, error
     with pytest.raises(error, match=message) as raised:
         list(prepare(study, Processes(2)))
     if fault == "broken":
-        assert "shared_training.py" in "".join(raised.value.__notes__)  # its traceback, from the other process
+        # its traceback, from the other process
+        assert "shared_training.py" in "".join(raised.value.__notes__)
     assert [r["step"] for r in prepare(study, Processes(2)) if "step" in r] == [3]
 
 
@@ -140,7 +149,9 @@ def test_a_run_prepares_while_it_asks_and_a_stop_ends_the_processes(tmp_path) ->
         stop = Stop()
 
         async def when_slow() -> None:
-            while tally.done < 4 or not any(report.get("step") == 2 for report in list(tally.making.values())):  # noqa: ASYNC110
+            while tally.done < 4 or not any(  # noqa: ASYNC110
+                report.get("step") == 2 for report in list(tally.making.values())
+            ):
                 await asyncio.sleep(0.01)
             stop.ask()
 
@@ -209,7 +220,10 @@ def test_what_cannot_be_sent_is_refused() -> None:
 
 
 def test_several_preparations_in_one_line() -> None:
-    reports = {"a": {"model": "a", "method": "sft", "step": 5, "of": 9, "loss": 0.5}, "b": {"waits_for": "room"}}
+    reports = {
+        "a": {"model": "a", "method": "sft", "step": 5, "of": 9, "loss": 0.5},
+        "b": {"waits_for": "room"},
+    }
     assert progress.line(Tally(making=reports)) == "making 2:  a: step 5/9  b: waits for room"
     shown = progress.line(Tally(making=reports, planned=10, right=5))
     assert "5/10" in shown

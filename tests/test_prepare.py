@@ -1,4 +1,6 @@
-"""What a study needs is made once, reports its progress, resumes, and is billed to every variant made from it."""
+"""What a study needs is made once, reports its progress, resumes, and is billed to every variant
+made from it.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,11 @@ def test_an_error_says_which_model_of_which_study(tmp_path) -> None:
 
     def where(work: Callable[[Study], Any]) -> str:
         with pytest.raises(UserError, match="can't train") as error:
-            work(replace(study_with(tmp_path, [{"name": str(tmp_path / "failing.py")}]), where="s.toml"))
+            work(
+                replace(
+                    study_with(tmp_path, [{"name": str(tmp_path / "failing.py")}]), where="s.toml"
+                )
+            )
         return error.value.where
 
     def ran(study: Study) -> None:
@@ -142,7 +148,9 @@ def test_what_making_cost_reaches_every_variant_made_from_it(tmp_path) -> None:
         asyncio.run(run(study, store, Tally()))
         outcomes = list(store.outcomes(study.cells))
     cost = {"training_tokens": 300.0, "seconds": 1.5}
-    made = {(tuple(m.plugin_name() for m in o.cell.methods), o.size): dict(o.made) for o in outcomes}
+    made = {
+        (tuple(m.plugin_name() for m in o.cell.methods), o.size): dict(o.made) for o in outcomes
+    }
     assert made == {
         **{((), size): {} for size in (2, 4)},
         **{(("slow_training",), size): cost for size in (2, 4)},
@@ -165,7 +173,11 @@ def test_methods_are_applied_in_the_order_of_the_study(tmp_path) -> None:
         return await Preparations(None, Stop(), lambda *_: None).chain(study.cells[-1])
 
     outer = asyncio.run(chain())[-1]
-    assert (outer.method.seed, outer.inner.method.seed, outer.inner.inner.plugin_name()) == (2, 1, "oracle")
+    assert (outer.method.seed, outer.inner.method.seed, outer.inner.inner.plugin_name()) == (
+        2,
+        1,
+        "oracle",
+    )
 
 
 def test_make_model_copies_the_weights(tmp_path) -> None:
@@ -178,11 +190,16 @@ def test_make_model_copies_the_weights(tmp_path) -> None:
 
 
 def test_make_model_needs_to_know_which(tmp_path) -> None:
-    study = study_with(tmp_path, [training(tmp_path, seed=[1, 2])], [{"name": "budget_force", "think": 50}])
+    study = study_with(
+        tmp_path, [training(tmp_path, seed=[1, 2])], [{"name": "budget_force", "think": 50}]
+    )
     out = tmp_path / "out"
     with pytest.raises(UserError, match="several models") as error:
         list(make_model(study, "", out))
-    assert error.value.hint == "--model 'oracle + slow_training seed=1', --model 'oracle + slow_training seed=2'"
+    assert (
+        error.value.hint
+        == "--model 'oracle + slow_training seed=1', --model 'oracle + slow_training seed=2'"
+    )
     with pytest.raises(UserError, match="no model `oracle` with new weights"):
         list(make_model(study, "oracle", out))
     with pytest.raises(UserError, match="no model with new weights"):

@@ -11,7 +11,13 @@ from ponder.stats.process import first_error, first_wrong, step_errors
 
 SCORES = [[0.9, 0.2, 0.1], [0.8, 0.9], [0.4, 0.9], [0.9, 0.9, 0.3, 0.1], [0.7, 0.4]]
 WRONG = [1, -1, 1, 3, -1]  # found at 0.5: 1 (hit), -1 (hit), 0 (miss), 2 (miss), 1 (miss)
-LABELS = [[True, False, False], [True, True], [True, False], [True, True, True, False], [True, True]]
+LABELS = [
+    [True, False, False],
+    [True, True],
+    [True, False],
+    [True, True, True, False],
+    [True, True],
+]
 
 
 def test_first_error_by_hand() -> None:
@@ -26,7 +32,10 @@ def test_first_error_by_hand() -> None:
 
 def test_a_score_on_the_threshold_is_right() -> None:
     assert first_error([[0.5, 0.4], [0.5]], [1, -1], threshold=0.5).f1.value == 1.0
-    assert step_errors([[0.5, 0.4], [0.5]], [[True, False], [True]], threshold=0.5).prm_score.value == 1.0
+    assert (
+        step_errors([[0.5, 0.4], [0.5]], [[True, False], [True]], threshold=0.5).prm_score.value
+        == 1.0
+    )
 
 
 def test_step_errors_by_hand() -> None:
@@ -72,7 +81,9 @@ def test_the_threshold_is_learnt_on_the_other_half() -> None:
     assert found.thresholds[0] != found.thresholds[1]  # each from its own half
     noise = [np.random.default_rng(n).random(6).tolist() for n in range(40)]
     right = [n % 2 - 1 for n in range(40)]  # first step wrong, or none
-    chosen_on_all = max(first_error(noise, right, threshold=t).f1.value for t in np.linspace(0, 1, 201))
+    chosen_on_all = max(
+        first_error(noise, right, threshold=t).f1.value for t in np.linspace(0, 1, 201)
+    )
     assert first_error(noise, right).f1.value <= chosen_on_all
 
 
@@ -115,8 +126,15 @@ def test_intervals_cover() -> None:
 
 def test_traces_of_one_problem_hang_together() -> None:
     scores, wrong = made(np.random.default_rng(5), 60, 0.3)
-    copied = [(s, w, str(n)) for n, (s, w) in enumerate(zip(scores, wrong, strict=True)) for _ in range(10)]
-    many, few = [list(column) for column in zip(*copied, strict=True)], first_error(scores, wrong, threshold=0.5).f1
+    copied = [
+        (s, w, str(n))
+        for n, (s, w) in enumerate(zip(scores, wrong, strict=True))
+        for _ in range(10)
+    ]
+    many, few = (
+        [list(column) for column in zip(*copied, strict=True)],
+        first_error(scores, wrong, threshold=0.5).f1,
+    )
     clustered = first_error(many[0], many[1], threshold=0.5, problems=many[2]).f1
     apart = first_error(many[0], many[1], threshold=0.5).f1
     assert clustered.value == pytest.approx(few.value)
@@ -129,7 +147,9 @@ def test_the_order_of_the_traces_moves_nothing() -> None:
     scores, wrong = made(np.random.default_rng(6), 50, 0.2)
     names = [f"p{n}" for n in range(50)]
     order = np.random.default_rng(7).permutation(50)
-    shuffled = first_error([scores[n] for n in order], [wrong[n] for n in order], problems=[names[n] for n in order])
+    shuffled = first_error(
+        [scores[n] for n in order], [wrong[n] for n in order], problems=[names[n] for n in order]
+    )
     assert shuffled == first_error(scores, wrong, problems=names)
 
 

@@ -46,8 +46,14 @@ def test_everything_that_ponder_offers_can_be_loaded() -> None:
 
 def test_import_loads_nothing_else() -> None:
     code = "import sys; before = set(sys.modules); import ponder; print(*sorted(set(sys.modules) - before))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {name for name in loaded if name.partition(".")[0] in ("numpy", "altair", "msgspec", "asyncio")}
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert not {
+        name
+        for name in loaded
+        if name.partition(".")[0] in ("numpy", "altair", "msgspec", "asyncio")
+    }
     assert [name for name in loaded if name.startswith("ponder")] == ["ponder"]
 
 
@@ -101,14 +107,35 @@ def test_a_mistake_is_told_where_it_is(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("mistake", "message"),
     [
-        (lambda: ponder.Study(task="chain_sum", modell="oracle"), "no argument `modell`\nhint: did you mean `model`?"),
-        (lambda: ponder.Study(task="chain_sum"), "a study needs at least one model\nhint: model= one of endpoint"),
+        (
+            lambda: ponder.Study(task="chain_sum", modell="oracle"),
+            "no argument `modell`\nhint: did you mean `model`?",
+        ),
+        (
+            lambda: ponder.Study(task="chain_sum"),
+            "a study needs at least one model\nhint: model= one of endpoint",
+        ),
         (ponder.Study, "a study needs at least one task\nhint: task= one of"),
-        (lambda: sums(size=3), "a study has no argument `size`\nhint: `size` belongs in the [[task]] `chain_sum`"),
-        (lambda: sums().run(stor="x.db"), "a study has no argument `stor`\nhint: did you mean `store`?"),
-        (lambda: sums(task={"name": "chain_sum", "problems": 3}).plan(), "hint: `problems` is an argument of Study"),
-        (lambda: sums(model="openai").plan(), "model={'name': 'endpoint', 'id': 'NAME', 'url': 'https://api.openai"),
-        (lambda: sums().run(jobs=2, ray="auto"), "give jobs= or ray=, not both\nhint: with ray=, as much"),
+        (
+            lambda: sums(size=3),
+            "a study has no argument `size`\nhint: `size` belongs in the [[task]] `chain_sum`",
+        ),
+        (
+            lambda: sums().run(stor="x.db"),
+            "a study has no argument `stor`\nhint: did you mean `store`?",
+        ),
+        (
+            lambda: sums(task={"name": "chain_sum", "problems": 3}).plan(),
+            "hint: `problems` is an argument of Study",
+        ),
+        (
+            lambda: sums(model="openai").plan(),
+            "model={'name': 'endpoint', 'id': 'NAME', 'url': 'https://api.openai",
+        ),
+        (
+            lambda: sums().run(jobs=2, ray="auto"),
+            "give jobs= or ray=, not both\nhint: with ray=, as much",
+        ),
         (lambda: ponder.Study.load(Path("sumz.toml")), "there is no file sumz.toml"),
     ],
 )
@@ -135,7 +162,9 @@ def test_a_hint_of_the_command_line_in_python_s_words(hint: str, in_python: str)
     assert error.in_terminal() == f"no\nhint: {hint}"
 
 
-def test_failed_attempts_are_told_with_a_reason(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_attempts_are_told_with_a_reason(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     @ponder.model
     def broken(prompt: str) -> str:
         raise ModelFailure("out of ink")
@@ -165,7 +194,9 @@ def test_hints_are_for_python_and_on_the_command_line_for_that(folder: Path) -> 
     assert "hint: `ponder run effort --store none.db` creates one" in told
 
 
-def test_a_run_says_that_it_stopped_at_its_cap(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_says_that_it_stopped_at_its_cap(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert not sums().run(progress=False, max_tokens=10).outcomes
     assert "stopped at the cap: 0 of 10 tokens" in capsys.readouterr().err
 
@@ -188,7 +219,9 @@ try:
 except KeyboardInterrupt:
     print(answered, len(study.results().outcomes))
 """
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder).stdout
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder
+    ).stdout
     answered, stored = map(int, told.split())
     assert 3 <= answered == stored < 50
 
@@ -211,7 +244,10 @@ def test_a_notebook_shows_one_line_that_is_replaced(folder: Path, monkeypatch, c
     assert shown[0].startswith("░░░░░░░░░░░░░░░░ 0/6")
     assert shown[-1].startswith("████████████████ 6/6")
     assert not capsys.readouterr().err
-    assert UserError("wrong", hint="right")._render_traceback_() == ["UserError: wrong", "hint: right"]
+    assert UserError("wrong", hint="right")._render_traceback_() == [
+        "UserError: wrong",
+        "hint: right",
+    ]
 
 
 def test_an_interrupt_while_a_study_is_checked_asks_nothing(folder: Path) -> None:
@@ -230,11 +266,15 @@ try:
 except KeyboardInterrupt:
     print("interrupted")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder
+    )
     assert done.stdout == "interrupted\n"
 
 
-def test_an_error_tells_what_was_done_before_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_tells_what_was_done_before_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     answered = []
 
     @ponder.model(concurrency=1)
@@ -249,7 +289,9 @@ def test_an_error_tells_what_was_done_before_it(folder: Path, capsys: pytest.Cap
     assert "2 attempts made and stored" in capsys.readouterr().err
 
 
-def test_a_run_opens_its_store_once_before_the_first_request(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_opens_its_store_once_before_the_first_request(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened, before_first_request = [], []
     real = Store.__init__
 
@@ -266,7 +308,9 @@ def test_a_run_opens_its_store_once_before_the_first_request(folder: Path, monke
     sums(model=counting).run(progress=False)
     assert before_first_request[0] == [True]
     opened.clear()
-    Path("s.toml").write_text('problems = 2\n[[task]]\nname = "chain_sum"\nsize = 2\n[[model]]\nname = "oracle"\n')
+    Path("s.toml").write_text(
+        'problems = 2\n[[task]]\nname = "chain_sum"\nsize = 2\n[[model]]\nname = "oracle"\n'
+    )
     assert CliRunner().invoke(main, ["run", "s.toml"]).exit_code == 0
     assert opened == [True]
 
@@ -288,7 +332,12 @@ except KeyboardInterrupt as told:
     print(told)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder, timeout=300
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=folder,
+        timeout=300,
     )
     assert done.stdout == "what was answered is stored; run it again to resume\n"
 
@@ -311,7 +360,9 @@ class TestResults:
         frame = results.frame("polars")
         assert len(frame) == 6
         assert frame["correct"].sum() == 3
-        assert "task.size" not in frame.columns or frame["size"].to_list() == [o.size for o in results.outcomes]
+        assert "task.size" not in frame.columns or frame["size"].to_list() == [
+            o.size for o in results.outcomes
+        ]
 
     def test_a_frame_without_its_library_says_what_to_install(self, results, monkeypatch) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -326,7 +377,10 @@ class TestResults:
 
     def test_findings_and_chart_are_the_figure_s(self, results: ponder.Results) -> None:
         assert results.findings() == results.study.figures[0].findings(results.estimates())
-        assert results.chart().to_dict() == results.study.figures[0].draw(results.estimates()).to_dict()
+        assert (
+            results.chart().to_dict()
+            == results.study.figures[0].draw(results.estimates()).to_dict()
+        )
 
     def test_html_has_the_table_the_figure_and_the_findings(self, results: ponder.Results) -> None:
         html = results._repr_html_()
@@ -356,7 +410,10 @@ class TestResults:
 
 
 def test_two_models_are_compared_on_the_same_problems(folder: Path) -> None:
-    models = [{"name": "oracle", "label": "whole"}, {"name": "oracle", "label": "broken", "error": 1.0}]
+    models = [
+        {"name": "oracle", "label": "whole"},
+        {"name": "oracle", "label": "broken", "error": 1.0},
+    ]
     results = sums(model=models, problems=20).run(progress=False)
     found = ponder.compare(results, "broken", "whole")
     accuracy = next(row for row in found.rows if row["quantity"] == "accuracy")
@@ -379,9 +436,16 @@ class TestFunctions:
         def repeat(prompt: str, *, most: int = 9) -> str:
             return prompt.split()[1][:most]
 
-        study = ponder.Study(task={"name": marks, "mark": ["x", "y"]}, model={"name": "repeat", "most": 1}, problems=2)
+        study = ponder.Study(
+            task={"name": marks, "mark": ["x", "y"]},
+            model={"name": "repeat", "most": 1},
+            problems=2,
+        )
         outcomes = study.run(progress=False).outcomes
-        assert {(o.size, o.correct, o.cell.task.unit) for o in outcomes} == {(1, True, "marks"), (2, False, "marks")}
+        assert {(o.size, o.correct, o.cell.task.unit) for o in outcomes} == {
+            (1, True, "marks"),
+            (2, False, "marks"),
+        }
         assert {o.label.task for o in outcomes} == {"marks mark=x", "marks mark=y"}
         assert outcomes[0].counted_by == "estimate"
 
@@ -403,9 +467,14 @@ class TestFunctions:
         def chatter(prompt: str) -> str:
             return f"well {prompt.rsplit(maxsplit=1)[-1][:-1]} well"
 
-        assert all(o.correct for o in ponder.Study(task=word, model=chatter, problems=3).run(progress=False).outcomes)
+        assert all(
+            o.correct
+            for o in ponder.Study(task=word, model=chatter, problems=3).run(progress=False).outcomes
+        )
 
-    def test_an_async_model_sees_the_whole_conversation_and_may_bill_itself(self, folder: Path) -> None:
+    def test_an_async_model_sees_the_whole_conversation_and_may_bill_itself(
+        self, folder: Path
+    ) -> None:
         seen = []
 
         @ponder.model
@@ -413,7 +482,9 @@ class TestFunctions:
             seen.append([m["role"] for m in messages])
             return Completion("", "0", "end", Bill(7, 0, 5, 0.0, "tokenizer"))
 
-        study = ponder.Study(task={"name": "execution", "size": 2, "per_turn": 1}, model=careful, problems=1)
+        study = ponder.Study(
+            task={"name": "execution", "size": 2, "per_turn": 1}, model=careful, problems=1
+        )
         (outcome,) = study.run(progress=False).outcomes
         assert max(map(len, seen)) > 2
         assert (outcome.answer_tokens, outcome.counted_by) == (10, "tokenizer")
@@ -446,21 +517,38 @@ class TestFunctions:
         ("decorate", "told"),
         [
             (lambda: ponder.task(lambda size: ("", "")), "takes size; it is called with 2 values"),
-            (lambda: ponder.task(lambda size, seed, mark: ("", "")), "takes size, seed, mark; it is called with 2"),
+            (
+                lambda: ponder.task(lambda size, seed, mark: ("", "")),
+                "takes size, seed, mark; it is called with 2",
+            ),
             (lambda: ponder.task(3), "must be a function, not 3"),  # type: ignore[call-overload]
             (lambda: ponder.task(sizes=5)(len), "takes obj; it is called with 2"),
-            (lambda: ponder.task(sizes=5)(lambda size, seed: ("", "")), r"not 5\nhint: sizes=\(2, 4, 8\)"),
-            (lambda: ponder.task(grade=lambda answer: True)(lambda size, seed: ("", "")), "grader of .* takes answer;"),
+            (
+                lambda: ponder.task(sizes=5)(lambda size, seed: ("", "")),
+                r"not 5\nhint: sizes=\(2, 4, 8\)",
+            ),
+            (
+                lambda: ponder.task(grade=lambda answer: True)(lambda size, seed: ("", "")),
+                "grader of .* takes answer;",
+            ),
             (lambda: ponder.model(lambda: ""), "takes no parameters; it is called with 1 value"),
-            (lambda: ponder.model(concurency=3), "has no option `concurency`\nhint: did you mean `concurrency`"),
-            (lambda: ponder.model(lambda prompt, *, words=[]: ""), "default of `words` can be changed"),
+            (
+                lambda: ponder.model(concurency=3),
+                "has no option `concurency`\nhint: did you mean `concurrency`",
+            ),
+            (
+                lambda: ponder.model(lambda prompt, *, words=[]: ""),
+                "default of `words` can be changed",
+            ),
         ],
     )
     def test_a_wrong_signature_is_told_with_the_right_one(self, decorate, told: str) -> None:
         with pytest.raises(UserError, match=told):
             decorate()
 
-    def test_a_task_that_ignores_its_seed_is_told(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_task_that_ignores_its_seed_is_told(
+        self, folder: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         @ponder.task(sizes=(2,))
         def fixed(size: int, seed: int) -> tuple[str, str]:
             return "What?", "that"
@@ -469,10 +557,15 @@ class TestFunctions:
         for _ in range(2):  # the second run asks nothing, and says it again
             assert len(study.run().outcomes) == 2
             told = capsys.readouterr().err
-            assert "task `fixed` has only 1 different problem of size 2, where the study asks for 5: does" in told
+            assert (
+                "task `fixed` has only 1 different problem of size 2, where the study asks for 5: does"
+                in told
+            )
             assert "/10" not in told  # the line of progress ends full
 
-    def test_a_task_that_makes_other_problems_of_the_same_seed_is_refused(self, folder: Path) -> None:
+    def test_a_task_that_makes_other_problems_of_the_same_seed_is_refused(
+        self, folder: Path
+    ) -> None:
         @ponder.task(sizes=(2,))
         def restless(size: int, seed: int) -> tuple[str, str]:
             return str(random.random()), ""
@@ -483,5 +576,12 @@ class TestFunctions:
 
 def test_a_puzzle_prints_as_a_grid() -> None:
     puzzle = ponder.tasks.tents.Puzzle.from_id("4x4:_cia,1,1,0,1,1,0,1,1")
-    assert str(puzzle).splitlines() == ["T . . .  1", "T . . .  0", ". . . .  1", ". . T .  1", "", "1 1 0 1"]
+    assert str(puzzle).splitlines() == [
+        "T . . .  1",
+        "T . . .  0",
+        ". . . .  1",
+        ". . T .  1",
+        "",
+        "1 1 0 1",
+    ]
     assert puzzle.text(puzzle.solve()).count("A") == 3

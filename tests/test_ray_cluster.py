@@ -1,4 +1,5 @@
-"""A real Ray cluster of two local nodes: the same store as without it, also if an actor or a node is lost on the way.
+"""A real Ray cluster of two local nodes: the same store as without it, also if an actor or a node
+is lost on the way.
 
 Needs Ray: `make engines` runs it in a venv of its own.
 """
@@ -37,7 +38,10 @@ from ponder.store.store import Store
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
 METHOD = str(Path(__file__).parent / "data/shared_training.py")
 TABLE = {
-    "task": [{"name": "tents", "size": [16, 20]}, {"name": "execution", "dictionary": 6, "size": 3}],
+    "task": [
+        {"name": "tents", "size": [16, 20]},
+        {"name": "execution", "dictionary": 6, "size": 3},
+    ],
     "model": [
         {"name": "pocket", "temperature": 0.7, "ray": {"replicas": 2}},
         {"name": "pocket", "temperature": 0.7, "method": [{"name": "vote", "n": 2}]},
@@ -49,7 +53,9 @@ TABLE = {
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Any]:
     """Two nodes with two CPUs each; one may be removed, and is then put back."""
-    local = LocalNodes(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    local = LocalNodes(
+        initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False}
+    )
     local.add_node(num_cpus=2)
     yield local
     ray.shutdown()
@@ -64,7 +70,9 @@ def address(nodes) -> Iterator[str]:
     ray.shutdown()
 
 
-def stored(path: Path, address: str = "", meanwhile: Callable[[Tally], None] = bool) -> tuple[list[Any], Tally]:
+def stored(
+    path: Path, address: str = "", meanwhile: Callable[[Tally], None] = bool
+) -> tuple[list[Any], Tally]:
     """What a run stores, but for seconds and the order of arrival."""
     study, tally = Study.from_table(TABLE), Tally()
     with Store(path, lock=True) as store:
@@ -75,7 +83,9 @@ def stored(path: Path, address: str = "", meanwhile: Callable[[Tally], None] = b
                 acted.result()
         else:
             asyncio.run(run(study, store, tally))
-        outcomes = [outcome._replace(seconds=0.0, attempt=0) for outcome in store.outcomes(study.cells)]
+        outcomes = [
+            outcome._replace(seconds=0.0, attempt=0) for outcome in store.outcomes(study.cells)
+        ]
         return sorted(outcomes, key=lambda o: (o.task, o.size, o.problem, o.sample)), tally
 
 
@@ -89,26 +99,33 @@ def after(number: int, act: Callable[[], object]) -> Callable[[Tally], None]:
 
 
 @pytest.mark.parametrize("lost", ["node", "actor"])
-def test_a_run_that_loses_a_node_or_an_actor_stores_the_same(nodes, address, models, tmp_path, lost) -> None:
+def test_a_run_that_loses_a_node_or_an_actor_stores_the_same(
+    nodes, address, models, tmp_path, lost
+) -> None:
     here, _ = stored(tmp_path / "here.db")
 
     def lose_node() -> None:
         nodes.remove_node(
-            next(node for node in nodes.list_all_nodes() if node != nodes.head_node), allow_graceful=False
+            next(node for node in nodes.list_all_nodes() if node != nodes.head_node),
+            allow_graceful=False,
         )
 
     def lose_actor() -> None:
         host = next(host for host in gc.get_objects() if isinstance(host, ray_cluster._Actor))
         ray.kill(host._actor, no_restart=False)
 
-    there, tally = stored(tmp_path / "there.db", address, after(30, lose_node if lost == "node" else lose_actor))
+    there, tally = stored(
+        tmp_path / "there.db", address, after(30, lose_node if lost == "node" else lose_actor)
+    )
     assert len(there) == 120
     assert there == here
     assert (tally.failed, tally.making) == (0, {})
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_each_replica_of_vllm_is_an_actor_with_a_server_of_its_own(address, models, tmp_path, lost) -> None:
+def test_each_replica_of_vllm_is_an_actor_with_a_server_of_its_own(
+    address, models, tmp_path, lost
+) -> None:
     record = tmp_path / "record"
     python = fake_vllm(tmp_path, record=str(record))
     task = {"name": "execution", "dictionary": 6, "per_turn": 0, "size": [3, 5]}
@@ -125,17 +142,23 @@ def test_each_replica_of_vllm_is_an_actor_with_a_server_of_its_own(address, mode
             acted = thread.submit(after(5, lose_actor if lost else bool), tally)
             asyncio.run(run(study, store, tally, executor=executor))
             acted.result()
-        there = {(o.size, o.problem): (o.thinking_tokens, o.correct) for o in store.outcomes(study.cells)}
+        there = {
+            (o.size, o.problem): (o.thinking_tokens, o.correct) for o in store.outcomes(study.cells)
+        }
     own = Study.from_table({"task": [task], "model": [{"name": "pocket"}], "problems": 20})
     with Store(tmp_path / "here.db", lock=True) as store:
         asyncio.run(run(own, store, Tally()))
-        here = {(o.size, o.problem): (o.thinking_tokens, o.correct) for o in store.outcomes(own.cells)}
+        here = {
+            (o.size, o.problem): (o.thinking_tokens, o.correct) for o in store.outcomes(own.cells)
+        }
     assert there == here
     assert (len(there), tally.failed) == (40, 0)
     starts = done(record, "started")
     assert len(starts) >= 3 if lost else len(starts) == 2
     assert len({given["port"] for _, _, given in starts}) == len(starts)
-    wait_for(lambda: not any(alive(pid) for server, engine, _ in starts for pid in (server, engine)))
+    wait_for(
+        lambda: not any(alive(pid) for server, engine, _ in starts for pid in (server, engine))
+    )
 
 
 def shared_training(folder: Path, **settings: Any) -> Study:
@@ -160,7 +183,10 @@ def test_preparations_are_tasks_and_a_lost_one_is_resumed(address, models, tmp_p
 
 def test_an_error_on_a_node_is_the_users(address, models, tmp_path) -> None:
     study = shared_training(tmp_path, fault="refused")
-    with Cluster(address, study.cells) as executor, pytest.raises(UserError, match="nothing to train on") as error:
+    with (
+        Cluster(address, study.cells) as executor,
+        pytest.raises(UserError, match="nothing to train on") as error,
+    ):
         list(prepare(study, executor))
     assert error.value.hint == "draw more"
 
@@ -169,16 +195,22 @@ def test_a_node_that_does_not_see_the_made_models(address, models, tmp_path) -> 
     study = shared_training(tmp_path)
     with Cluster(address, study.cells) as executor:
         (models_folder() / ray_cluster.MARK).write_text("another folder")
-        with pytest.raises(UserError, match=r"this node doesn't see the run's \$PONDER_MODELS, /") as error:
+        with pytest.raises(
+            UserError, match=r"this node doesn't see the run's \$PONDER_MODELS, /"
+        ) as error:
             list(prepare(study, executor))
     assert error.value.where.startswith("node ")
     assert "storage that every node shares" in error.value.hint
 
 
 def test_what_no_node_has_room_for(address, models) -> None:
-    study = Study.from_table({**TABLE, "model": [{"name": "pocket", "ray": {"gpus": 2, "cpus": 1}}]})
+    study = Study.from_table(
+        {**TABLE, "model": [{"name": "pocket", "ray": {"gpus": 2, "cpus": 1}}]}
+    )
     with (
-        pytest.raises(UserError, match=r"no node has 2 GPUs, 1 CPU; the largest have 2 CPUs") as error,
+        pytest.raises(
+            UserError, match=r"no node has 2 GPUs, 1 CPU; the largest have 2 CPUs"
+        ) as error,
         Cluster(address, study.cells),
     ):
         pass
@@ -201,6 +233,9 @@ def test_an_address_that_does_not_answer(models, monkeypatch) -> None:
         assert "head node" in error.hint
         monkeypatch.setattr(ray_cluster, "HEALTH_SECONDS", 4.0)
         free.listen()
-        assert f"what answers at 127.0.0.1:{port} is no Ray cluster" in refused(f"127.0.0.1:{port}").what
+        assert (
+            f"what answers at 127.0.0.1:{port} is no Ray cluster"
+            in refused(f"127.0.0.1:{port}").what
+        )
     assert "is no address" in refused("head").what
     assert "Ray Client" in refused("ray://head:10001").what

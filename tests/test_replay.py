@@ -29,7 +29,14 @@ def file(tmp_path) -> Path:
     rows = [
         {"problem": "a", "answer": "first"},
         {"problem": "a", "answer": "zwölf", "thinking": "…", "sample": 1, "stop": "length"},
-        {"problem": "a", "answer": "later", "turn": 2, "prompt_tokens": 3, "thinking_tokens": 5, "answer_tokens": 7},
+        {
+            "problem": "a",
+            "answer": "later",
+            "turn": 2,
+            "prompt_tokens": 3,
+            "thinking_tokens": 5,
+            "answer_tokens": 7,
+        },
         {"problem": "b", "answer": "other", "seconds": 2.5, "counted_by": "server", "unknown": 1},
     ]
     path = tmp_path / "answers.jsonl"

@@ -1,11 +1,13 @@
 """Replies of chat models are read as a person reads them.
 
-`data/replies.jsonl` has replies of two real models, and others written by hand in the manner of larger ones. Each
-was labelled by reading it, without knowing how Ponder reads: right, wrong, or none if it gives no final answer.
-Doubtful ones are left out. `data/prose.jsonl` has answers in plain sentences, written and labelled by hand.
+`data/replies.jsonl` has replies of two real models, and others written by hand in the manner of
+larger ones. Each was labelled by reading it, without knowing how Ponder reads: right, wrong, or
+none if it gives no final answer. Doubtful ones are left out. `data/prose.jsonl` has answers in
+plain sentences, written and labelled by hand.
 
-`data/blind_*.jsonl` are two sets of 300 replies, written and labelled by people who knew neither the reader nor these
-tests. The rules were improved on the first; the second was held out, so its figures are what to expect of new replies.
+`data/blind_*.jsonl` are two sets of 300 replies, written and labelled by people who knew neither
+the reader nor these tests. The rules were improved on the first; the second was held out, so its
+figures are what to expect of new replies.
 """
 
 from __future__ import annotations
@@ -79,7 +81,9 @@ def test_right_answers_are_found(table: Counter[tuple[str, str]]) -> None:
 
 
 def test_a_wrong_answer_is_rarely_called_unparsed(table: Counter[tuple[str, str]]) -> None:
-    assert table["wrong", "none"] <= 0.05 * sum(n for (label, _), n in table.items() if label == "wrong")
+    assert table["wrong", "none"] <= 0.05 * sum(
+        n for (label, _), n in table.items() if label == "wrong"
+    )
 
 
 class Prose(msgspec.Struct):
@@ -109,7 +113,9 @@ def prose() -> Counter[tuple[str, str]]:
     return counts
 
 
-def test_sentences_are_never_read_as_right_if_they_are_wrong(prose: Counter[tuple[str, str]]) -> None:
+def test_sentences_are_never_read_as_right_if_they_are_wrong(
+    prose: Counter[tuple[str, str]],
+) -> None:
     assert prose["wrong", "right"] + prose["none", "right"] == 0
 
 
@@ -124,7 +130,9 @@ def test_right_sentences_are_found(prose: Counter[tuple[str, str]]) -> None:
     [("blind_development", 179, 0), ("blind_held_out", 141, 4)],
 )
 def test_blind_sets_are_read_no_worse(name: str, fewest_found: int, most_misread: int) -> None:
-    """Of 180 right replies and 120 wrong or ambiguous ones: how many are found, and how many are taken for right."""
+    """Of 180 right replies and 120 wrong or ambiguous ones: how many are found, and how many are
+    taken for right.
+    """
     task = task_of("jsonl", "")
     counts: Counter[tuple[str, bool]] = Counter()
     for line in (Path(__file__).parent / "data" / f"{name}.jsonl").read_bytes().splitlines():

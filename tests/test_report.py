@@ -50,7 +50,9 @@ class Elements(HTMLParser):
         for name, value in attrs:
             if name.startswith("on") or name == "style":
                 self.handlers.append(name)
-            if name in ("src", "href") and not (value or "").startswith(("data:image/svg+xml;base64,", "#")):
+            if name in ("src", "href") and not (value or "").startswith(
+                ("data:image/svg+xml;base64,", "#")
+            ):
                 self.loads.append(value or "")
 
 
@@ -58,13 +60,19 @@ def test_the_files_of_a_report(reports) -> None:
     files = [reports / name for name in json.loads((reports / "s.json").read_text())["files"]]
     assert files[0].name == "report.html"
     assert all(f.stat().st_size > 100 for f in files)
-    assert {f.name for f in files if f.stem == "effort"} == {"effort.png", "effort.svg", "effort.pdf"}
+    assert {f.name for f in files if f.stem == "effort"} == {
+        "effort.png",
+        "effort.svg",
+        "effort.pdf",
+    }
     assert sorted(f.name for f in files) == sorted(f.name for f in files[0].parent.iterdir())
     assert (reports / "reports/s/effort.png").read_bytes()[:4] == b"\x89PNG"
     with (reports / "reports/s/accuracy-sizes.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [r["series"] for r in rows] == ["one <i>model</i>"] * 5 + ["another"] * 5
-    assert all(float(r["accuracy_low"]) <= float(r["accuracy"]) <= float(r["accuracy_high"]) for r in rows)
+    assert all(
+        float(r["accuracy_low"]) <= float(r["accuracy"]) <= float(r["accuracy_high"]) for r in rows
+    )
 
 
 def transcripts(page: str) -> dict[int, str]:
@@ -76,7 +84,9 @@ def transcripts(page: str) -> dict[int, str]:
 
 def index(page: str) -> dict[str, Any]:
     """What a report's script knows of its attempts."""
-    found = re.search(r'<script type="application/json" id="attempts">(.*?)</script>', page, re.DOTALL)
+    found = re.search(
+        r'<script type="application/json" id="attempts">(.*?)</script>', page, re.DOTALL
+    )
     assert found
     data: dict[str, Any] = json.loads(found[1])
     return data
@@ -88,14 +98,21 @@ def test_the_page_says_what_the_study_found(reports) -> None:
     assert '<p class="question">Q</p>' in page
     places = page.partition('<nav class="places"')[2].partition("</nav>")[0]
     names = re.findall(r'<a href="#(\w+)">(\w+)</a>', places)
-    assert names == [("effort", "Effort"), ("accuracy", "Accuracy"), ("models", "Models"), ("study", "Study")]
+    assert names == [
+        ("effort", "Effort"),
+        ("accuracy", "Accuracy"),
+        ("models", "Models"),
+        ("study", "Study"),
+    ]
     assert all(re.search(rf'<section[^>]* id="{name}"', page) for name, _ in names)
     assert "Tokens counted: 60 by estimate" in page
     assert f"Ponder {package.__version__}, Python" in page
     assert "critical_size = 8" in page  # the study file
     rows = re.findall(r"<tr>(<td>[^<]*</td>)(.*)</tr>", page.partition("Counts and tokens")[2])
     for label, cells in rows[:2]:
-        attempts, right, wrong, unparsed, truncated, failed, *_ = map(int, re.findall(r"<td>([\d,]+)<", cells)[:6])
+        attempts, right, wrong, unparsed, truncated, failed, *_ = map(
+            int, re.findall(r"<td>([\d,]+)<", cells)[:6]
+        )
         assert (attempts, failed) == (30, 0)
         assert right + wrong + unparsed + truncated == 30
         assert (truncated > 0) == ("one" in label)
@@ -116,7 +133,10 @@ def test_every_mark_leads_to_transcripts_inside_the_file(reports) -> None:
     assert set(texts) == {row[0] for row in data["rows"]} == set(range(1, 61))
     assert "This file holds the transcripts of all 60 attempts." in page
     assert all("parsed answer" in text and "right answer" in text for text in texts.values())
-    specs = [json.loads(text) for text in re.findall(r'<script type="application/json">(.*?)</script>', page)]
+    specs = [
+        json.loads(text)
+        for text in re.findall(r'<script type="application/json">(.*?)</script>', page)
+    ]
     dots = {int(n) for n in re.findall(r'"attempt": (\d+)', json.dumps(specs[0]))}
     assert dots == set(texts)
     tables = specs[1]["datasets"].values()
@@ -126,7 +146,9 @@ def test_every_mark_leads_to_transcripts_inside_the_file(reports) -> None:
         group = data["groups"][mark["basis"]]
         found = [row for row in data["rows"] if row[1] in group["cells"]]
         assert len(found) == group["total"] == mark["attempts"]
-        assert {tuple(data["cells"][row[1]]) for row in found} == {(mark["series"], "chain_sum", mark["size"])}
+        assert {tuple(data["cells"][row[1]]) for row in found} == {
+            (mark["series"], "chain_sum", mark["size"])
+        }
     right = data["endings"].index("right")
     for attempt, _, ended, thinking, *_ in data["rows"]:
         assert ("The answer is right." in texts[attempt]) == (ended == right)
@@ -144,7 +166,8 @@ def test_transcripts_take_no_more_room_than_they_may(reports, ponder, monkeypatc
     page = Path("few/report.html").read_text()
     held = transcripts(page)
     assert 5 < len(held) < 60
-    assert sum(map(len, re.findall(r'class="texts">([^<]*)<', page))) < 4_000  # the last part may go beyond it
+    # the last part may go beyond it
+    assert sum(map(len, re.findall(r'class="texts">([^<]*)<', page))) < 4_000
     assert f"This file holds the transcripts of {len(held)} of 60 attempts" in page
     assert len({row[1] for row in index(page)["rows"]}) > 5  # an even choice: not of one cell alone
     ponder("report", "few.toml", "-o", "none", "--transcripts", "0")
@@ -162,7 +185,13 @@ def test_long_things_are_folded_away(reports, write, ponder) -> None:
     assert "<td>&lt;b&gt;only here&lt;/b&gt;</td><td>–</td><td>–</td>" in page
     first = page.partition('<section class="figure"')[2].partition("</section>")[0]
     shown, folded = first.split("<summary>2 more findings</summary>")
-    assert re.findall(r"<li>finding &lt;b&gt;(\d)&lt;/b&gt;</li>", shown) == ["0", "1", "2", "3", "4"]
+    assert re.findall(r"<li>finding &lt;b&gt;(\d)&lt;/b&gt;</li>", shown) == [
+        "0",
+        "1",
+        "2",
+        "3",
+        "4",
+    ]
     assert re.findall(r"<li>finding &lt;b&gt;(\d)&lt;/b&gt;</li>", folded) == ["5", "6"]
     write("s.toml", STUDY)
     ponder("run", "s.toml", "--set", "problems=30")
@@ -192,14 +221,22 @@ def _inflated(stream: bytes) -> bytes:
 
 
 def test_a_font_that_is_not_there_loses_no_text() -> None:
-    chart = alt.Chart(alt.InlineData(values=[{"a": 1}])).mark_point().encode(x="a:Q").configure(font="No Such Font")
+    chart = (
+        alt.Chart(alt.InlineData(values=[{"a": 1}]))
+        .mark_point()
+        .encode(x="a:Q")
+        .configure(font="No Such Font")
+    )
     assert b"LiberationSans" in draw("x", chart.to_dict()).pdf
 
 
 @pytest.mark.parametrize("number", range(1, len(CHARTS) + 1), ids=list(CHARTS))
 def test_everyday_charts_are_drawn(reports, number) -> None:
     name = "everyday" if number == 1 else f"everyday-{number}"
-    svg, png, pdf = ((reports / f"reports/everyday/{name}.{ending}").read_bytes() for ending in ("svg", "png", "pdf"))
+    svg, png, pdf = (
+        (reports / f"reports/everyday/{name}.{ending}").read_bytes()
+        for ending in ("svg", "png", "pdf")
+    )
     assert f">{list(CHARTS)[number - 1]}<".encode() in svg
     assert svg.count(b"role-mark") >= 1
     assert len(png) > 3000
@@ -219,7 +256,10 @@ def test_what_a_model_wrote_stays_text(reports) -> None:
     assert not any(Elements(text).scripts for text in texts.values())
     first, second = sorted(texts)
     assert "100,000 more characters" in texts[second]
-    shown = [re.findall(r'<(?:div|details) class="message (\w+)"', texts[attempt]) for attempt in (first, second)]
+    shown = [
+        re.findall(r'<(?:div|details) class="message (\w+)"', texts[attempt])
+        for attempt in (first, second)
+    ]
     assert shown == [["user", "thinking", "answer"], ["user", "answer"]]
 
 
@@ -240,7 +280,10 @@ def test_a_report_says_what_was_left_out(write, ponder) -> None:
 def test_endings_on_the_page(write, ponder) -> None:
     """A right and a wrong answer look different, and an attempt that failed counts as no answer."""
     write("answers.jsonl", "\n".join(json.dumps({"problem": n, "answer": n}) for n in "12"))
-    write("problems.jsonl", "\n".join(json.dumps({"id": n, "prompt": "p", "answer": "1", "size": 1}) for n in "123"))
+    write(
+        "problems.jsonl",
+        "\n".join(json.dumps({"id": n, "prompt": "p", "answer": "1", "size": 1}) for n in "123"),
+    )
     write(
         "e.toml",
         '[[task]]\nname = "jsonl"\nfile = "problems.jsonl"\n[[model]]\nname = "replay"\nfile = "answers.jsonl"\n[[figure]]\nname = "accuracy"\n',
@@ -254,7 +297,8 @@ def test_endings_on_the_page(write, ponder) -> None:
         ("right", "right"), ("wrong", "wrong"), ("failed", "failed")
     ]  # fmt: skip
     assert "No answer came" in texts[3]
-    assert "<td>3</td><td>1</td><td>1</td><td>0</td><td>0</td><td>1</td>" in page  # right, wrong, …, failed
+    # right, wrong, …, failed
+    assert "<td>3</td><td>1</td><td>1</td><td>0</td><td>0</td><td>1</td>" in page
 
 
 def test_a_conversation_is_shown_with_its_instructions(write, ponder) -> None:
@@ -264,7 +308,13 @@ def test_a_conversation_is_shown_with_its_instructions(write, ponder) -> None:
     ponder("report", "e.toml")
     (text,) = transcripts(Path("reports/e/report.html").read_text()).values()
     shown = re.findall(r'<(?:div|details) class="message (\w+)"', text)
-    assert [kind for kind in shown if kind != "thinking"] == ["system", "user", "answer", "user", "answer"]
+    assert [kind for kind in shown if kind != "thinking"] == [
+        "system",
+        "user",
+        "answer",
+        "user",
+        "answer",
+    ]
     assert "true sum" in text  # the task's own table of turns
 
 
@@ -274,7 +324,9 @@ def test_a_report_needs_an_answer(write, ponder) -> None:
     write("others.jsonl", "\n")
     study = STUDY.replace('name = "oracle"', 'name = "replay"\nfile = "answers.jsonl"', 1)
     study = study.replace('name = "oracle"', 'name = "replay"\nfile = "others.jsonl"')
-    write("e.toml", study.replace("critical_size = 8\nbudget = 2500", "").replace("error = 0.5", ""))
+    write(
+        "e.toml", study.replace("critical_size = 8\nbudget = 2500", "").replace("error = 0.5", "")
+    )
     ponder("run", "e.toml")
     done = ponder("report", "e.toml")
     assert done.exit_code == 2
@@ -285,7 +337,9 @@ def test_a_report_needs_an_answer(write, ponder) -> None:
 
 
 def test_altair_knows_the_renderer() -> None:
-    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())[
+        "project"
+    ]
     point = project["entry-points"][ENTRY_POINT_GROUP]["ponder"]
     assert EntryPoint("ponder", point, ENTRY_POINT_GROUP).load() is renderer
 
@@ -293,7 +347,8 @@ def test_altair_knows_the_renderer() -> None:
 def test_the_javascript_is_npms_and_of_the_renderers_versions() -> None:
     folder = Path(package.__file__).parent / "results" / "vega"
     table = re.findall(
-        r"\| (\S+\.js) \| npm `([\w-]+)` ([\d.]+), .* \| (\w{64}) \|", (folder / "README.md").read_text()
+        r"\| (\S+\.js) \| npm `([\w-]+)` ([\d.]+), .* \| (\w{64}) \|",
+        (folder / "README.md").read_text(),
     )
     assert {name: digest for name, _, _, digest in table} == {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.js")
@@ -322,7 +377,9 @@ def full(words: tuple[str, ...], folder: Path) -> str:
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))"
     command = [sys.executable, "-c", f"{limit}; from ponder.cli import main; main()", *words]
     with Path("/dev/full").open("wb") as out:
-        done = subprocess.run(command, cwd=folder, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=folder, stdout=out, stderr=subprocess.PIPE, text=True, check=False
+        )
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
@@ -331,6 +388,11 @@ def full(words: tuple[str, ...], folder: Path) -> str:
 
 def test_a_full_disk_is_a_users_error(reports, tmp_path) -> None:
     told = full(("report", "s.toml", "-o", str(tmp_path / "new")), reports)
-    assert f"can't write the report to {tmp_path / 'new'}: File too large\nhint: free some space" in told
-    assert "can't write -: No space left on device\nhint:" in full(("export", "s.toml", "-o", "-"), reports)
+    assert (
+        f"can't write the report to {tmp_path / 'new'}: File too large\nhint: free some space"
+        in told
+    )
+    assert "can't write -: No space left on device\nhint:" in full(
+        ("export", "s.toml", "-o", "-"), reports
+    )
     assert "can't write the output: No space left on device\nhint:" in full(("list",), reports)

@@ -1,6 +1,8 @@
-"""Pages in a browser: live charts under the page's own policy, with tooltips, zoom and legends, and nothing else runs.
+"""Pages in a browser: live charts under the page's own policy, with tooltips, zoom and legends, and
+nothing else runs.
 
-These are apart from the other tests of the report: Playwright runs an event loop that a study's run can't share.
+These are apart from the other tests of the report: Playwright runs an event loop that a study's run
+can't share.
 """
 
 from __future__ import annotations
@@ -91,20 +93,34 @@ def test_everyday_charts_are_live(reports, browser) -> None:
         "regression",
     }
     assert highlighted == {"bar", "scatter", "lines", "area", "facet", "layered", "pie"}
-    for kind, mark in (("bar", "rect"), ("heatmap", "rect"), ("scatter", "symbol"), ("layered", "symbol")):
+    for kind, mark in (
+        ("bar", "rect"),
+        ("heatmap", "rect"),
+        ("scatter", "symbol"),
+        ("layered", "symbol"),
+    ):
         chart = charts.nth(list(CHARTS).index(kind))
-        expect(opened.hover(chart.locator(f".mark-{mark}.role-mark path").first)).to_contain_text("b")
+        expect(opened.hover(chart.locator(f".mark-{mark}.role-mark path").first)).to_contain_text(
+            "b"
+        )
     assert opened.complaints == []
 
 
 def test_a_live_chart_looks_like_its_picture(reports, browser) -> None:
-    """Interaction adds nothing that is seen before the first click: same size, same marks, same opacity."""
+    """Interaction adds nothing that is seen before the first click: same size, same marks, same
+    opacity.
+    """
     page = reports / "reports/everyday/report.html"
     charts = Opened(browser, page).live()
     for number, kind in enumerate(CHARTS):
         svg = (page.parent / f"everyday{f'-{number + 1}' if number else ''}.svg").read_text()
         live = charts.nth(number).locator("svg").evaluate("element => element.outerHTML")
-        for counted in ('aria-roledescription="point"', 'aria-roledescription="bar"', 'opacity="0.7"', 'opacity="0.3"'):
+        for counted in (
+            'aria-roledescription="point"',
+            'aria-roledescription="bar"',
+            'opacity="0.7"',
+            'opacity="0.3"',
+        ):
             assert live.count(counted) == svg.count(counted), (kind, counted)
 
 
@@ -131,7 +147,9 @@ def test_tooltip_zoom_and_legend(reports, browser) -> None:
     opened.until(lambda: axis_labels(effort) == before)
 
     def faded() -> int:
-        opacities = effort.locator(".role-mark path").evaluate_all("all => all.map(e => +e.getAttribute('opacity'))")
+        opacities = effort.locator(".role-mark path").evaluate_all(
+            "all => all.map(e => +e.getAttribute('opacity'))"
+        )
         return sum(0 < opacity < 0.12 for opacity in opacities)
 
     entry = effort.locator(".role-legend-label text").filter(has_text="solved").first
@@ -167,7 +185,11 @@ def test_the_page_never_scrolls_sideways(reports, browser, width) -> None:
     ids=["no such mark", "data from elsewhere"],
 )
 def test_a_chart_that_fails_leaves_its_picture(tmp_path, browser, change, tries) -> None:
-    good = {"data": {"values": [{"a": 1}]}, "mark": "point", "encoding": {"x": {"field": "a", "type": "quantitative"}}}
+    good = {
+        "data": {"values": [{"a": 1}]},
+        "mark": "point",
+        "encoding": {"x": {"field": "a", "type": "quantitative"}},
+    }
     fine = document("chart.html", title="x", chart=draw("x", good))
     bad = document("chart.html", title="x", chart=draw("x", good)._replace(spec=good | change))
     figure = bad[bad.index("<figure") : bad.index("</figure>")]
@@ -198,7 +220,8 @@ def test_a_hostile_page_runs_nothing_but_vega(reports, browser) -> None:
     chart = opened.live()
     assert opened.page.title() == "t"
     assert opened.page.locator("img:visible").count() == 0
-    assert "</script><script>document.title" in chart.text_content()  # the label, as text in the legend
+    # the label, as text in the legend
+    assert "</script><script>document.title" in chart.text_content()
     opened.page.locator("#held a").click()
     for number in (0, 1):
         opened.page.locator("#reader tr[data-href] a").nth(number).click()
@@ -214,22 +237,31 @@ def test_a_hostile_page_runs_nothing_but_vega(reports, browser) -> None:
 def test_the_policy_stops_what_the_escaping_would_let_through(reports, browser, tmp_path) -> None:
     page = (reports / "reports/s/report.html").read_text()
     bad = "<script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\"><style>h1{color:red}</style>"
-    (tmp_path / "bad.html").write_text(page.replace("<h1>", f"{bad}<p style='color:red' id=styled>x</p><h1>", 1))
+    (tmp_path / "bad.html").write_text(
+        page.replace("<h1>", f"{bad}<p style='color:red' id=styled>x</p><h1>", 1)
+    )
     opened = Opened(browser, tmp_path / "bad.html")
     opened.live()
     assert opened.page.title() == "Does <b>it</b> break?"
-    assert opened.page.evaluate("() => fetch('data:,x').then(() => 'loaded', () => 'refused')") == "refused"
+    assert (
+        opened.page.evaluate("() => fetch('data:,x').then(() => 'loaded', () => 'refused')")
+        == "refused"
+    )
     colour = "id => getComputedStyle(document.querySelector(id)).color"
     assert opened.page.evaluate(colour, "#styled") != "rgb(255, 0, 0)"
     assert opened.page.evaluate(colour, "h1") != "rgb(255, 0, 0)"
     assert "unsafe" not in opened.page.locator("meta[http-equiv]").get_attribute("content")
-    opened.until(lambda: len([said for said in opened.complaints if "Content Security Policy" in said]) >= 4)
+    opened.until(
+        lambda: len([said for said in opened.complaints if "Content Security Policy" in said]) >= 4
+    )
 
 
 def test_the_policy_holds_inside_a_transcript(reports, browser, tmp_path) -> None:
     page = (reports / "reports/s/report.html").read_text()
     bad = "<p>here</p><ul class='same'></ul><script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\">"
-    block = base64.b64encode(zlib.compress(json.dumps(dict.fromkeys(range(1, 61), bad)).encode())).decode()
+    block = base64.b64encode(
+        zlib.compress(json.dumps(dict.fromkeys(range(1, 61), bad)).encode())
+    ).decode()
     path = tmp_path / "bad.html"
     path.write_text(re.sub(r'(class="texts">)[^<]*', rf"\1{block}", page))
     opened = Opened(browser, path)
@@ -304,7 +336,10 @@ def test_a_browser_that_cannot_unpack_says_so(reports, browser, tmp_path) -> Non
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_gets_narrower_charts_with_text_of_the_same_size(reports, browser, scheme) -> None:
     opened = Opened(
-        browser, reports / "reports/s/report.html", color_scheme=scheme, viewport={"width": 390, "height": 844}
+        browser,
+        reports / "reports/s/report.html",
+        color_scheme=scheme,
+        viewport={"width": 390, "height": 844},
     )
     for chart in opened.live().all():
         svg = chart.locator("svg")
@@ -312,7 +347,9 @@ def test_a_phone_gets_narrower_charts_with_text_of_the_same_size(reports, browse
         assert svg.bounding_box()["width"] >= 0.93 * drawn[2]  # not shrunken
         assert svg.bounding_box()["width"] <= 390
     background = "getComputedStyle(document.body).backgroundColor"
-    assert opened.page.evaluate(background) == ("rgb(23, 25, 28)" if scheme == "dark" else "rgb(255, 255, 255)")
+    assert opened.page.evaluate(background) == (
+        "rgb(23, 25, 28)" if scheme == "dark" else "rgb(255, 255, 255)"
+    )
     ink = opened.page.locator(".role-axis-label text").first.get_attribute("fill")
     assert (ink == "#c3c8cd") == (scheme == "dark")
     opened.page.goto(f"{(reports / 'reports/s/report.html').as_uri()}#attempt-7")
@@ -328,16 +365,26 @@ def test_paper_gets_the_pictures_in_dark_ink(reports, browser) -> None:
     opened.page.emulate_media(media="print", color_scheme="dark")
     expect(opened.page.locator("figure.chart img:visible")).to_have_count(2)
     expect(opened.page.locator("figure.chart svg:visible")).to_have_count(0)
-    assert opened.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    expect(opened.page.locator("header:visible, details:not([open]):visible, figcaption:visible")).to_have_count(0)
+    assert (
+        opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        == "rgb(255, 255, 255)"
+    )
+    expect(
+        opened.page.locator("header:visible, details:not([open]):visible, figcaption:visible")
+    ).to_have_count(0)
 
 
 def test_charts_in_a_notebook_are_live_and_offline(tmp_path, browser) -> None:
-    chart = alt.Chart(alt.InlineData(values=[{"a": 1, "c": EVIL}])).mark_point().encode(x="a:Q", color="c:N")
+    chart = (
+        alt.Chart(alt.InlineData(values=[{"a": 1, "c": EVIL}]))
+        .mark_point()
+        .encode(x="a:Q", color="c:N")
+    )
     bundle = package.show(chart)._repr_mimebundle_(include=None, exclude=None)
     assert bundle == renderer(chart.to_dict())
     assert 'sandbox="allow-scripts"' in bundle["text/html"]
-    (tmp_path / "notebook.html").write_text(bundle["text/html"] + bundle["text/html"])  # two charts in one notebook
+    # two charts in one notebook
+    (tmp_path / "notebook.html").write_text(bundle["text/html"] + bundle["text/html"])
     opened = Opened(browser, tmp_path / "notebook.html")
     assert len(opened.page.frames) == 3
     for frame in opened.page.frames[1:]:
@@ -345,4 +392,6 @@ def test_charts_in_a_notebook_are_live_and_offline(tmp_path, browser) -> None:
         assert frame.evaluate("document.documentElement.scrollHeight <= innerHeight")
         assert frame.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert opened.complaints == []
-    assert [url for url in opened.requests if not url.startswith(("file:", "data:", "about:"))] == []
+    assert [
+        url for url in opened.requests if not url.startswith(("file:", "data:", "about:"))
+    ] == []

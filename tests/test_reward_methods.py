@@ -1,4 +1,6 @@
-"""Methods that use a process reward: `best_of`, `sft` on chosen traces, and the blend in `length_rl`."""
+"""Methods that use a process reward: `best_of`, `sft` on chosen traces, and the blend in
+`length_rl`.
+"""
 
 from __future__ import annotations
 
@@ -60,13 +62,19 @@ class Read(Reward):
             text, _, sure = trace.thinking[0].partition(" ")
             bill = Bill(prompt_tokens=7, counted_by="tokenizer")
             right = float(sure) if sure else None
-            return Scores(why="can't say", bill=bill) if text == "?" else Scores((float(text),) * 2, right, bill=bill)
+            return (
+                Scores(why="can't say", bill=bill)
+                if text == "?"
+                else Scores((float(text),) * 2, right, bill=bill)
+            )
 
         return [one(trace) for trace in traces]
 
 
 def said(score: str, answer: int, stop: str = "end") -> Completion:
-    return Completion(score, f"<answer>{answer}</answer>", stop, Bill(1, 2, 3, counted_by="tokenizer"))
+    return Completion(
+        score, f"<answer>{answer}</answer>", stop, Bill(1, 2, 3, counted_by="tokenizer")
+    )
 
 
 def picked(pick: str, *samples: Completion) -> Completion:
@@ -88,7 +96,8 @@ def test_the_best_sample_is_picked_and_all_are_billed() -> None:
 
 
 def test_the_picked_reply_has_its_steps_scores() -> None:
-    assert picked("best", said(".2", 1), said(".9", 2)).step_scores == ((2, 0.9),)  # thinking; not the answer's step
+    # thinking; not the answer's step
+    assert picked("best", said(".2", 1), said(".9", 2)).step_scores == ((2, 0.9),)
     assert step_scores("a\n\nb a", ("a", "b a"), (0.25, 0.5)) == ((1, 0.25), (6, 0.5))
     assert step_scores("a\n\nb", ("a", "b"), (0.25,)) == ()  # scores of other steps
 
@@ -100,13 +109,21 @@ def test_a_vote_adds_up_the_rewards() -> None:
 
 
 def test_a_vote_by_odds_adds_up_odds_of_the_trajectory() -> None:
-    """Odds 9 for one answer, 1.5 + 1.5 for the other, whose totals and probabilities have the larger sum."""
+    """Odds 9 for one answer, 1.5 + 1.5 for the other, whose totals and probabilities have the
+    larger sum.
+    """
     samples = said(".9 .6", 1), said(".1 .9", 2), said(".9 .6", 1)
     assert picked("odds", *samples).answer == "<answer>2</answer>"
-    assert picked("vote", *samples).answer == picked("best", *samples).answer == "<answer>1</answer>"
+    assert (
+        picked("vote", *samples).answer == picked("best", *samples).answer == "<answer>1</answer>"
+    )
     # 4 + 4 against 7 1/3: odds are added, not compared.
-    assert picked("odds", said(".5 .8", 1), said(".5 .88", 2), said(".5 .8", 1)).answer == "<answer>1</answer>"
-    # A sample without a trajectory's score counts by its worst step, and certainty is limited: 999, not infinity.
+    assert (
+        picked("odds", said(".5 .8", 1), said(".5 .88", 2), said(".5 .8", 1)).answer
+        == "<answer>1</answer>"
+    )
+    # A sample without a trajectory's score counts by its worst step, and certainty is limited: 999,
+    # not infinity.
     assert picked("odds", said(".5", 1), said(".8", 2)).answer == "<answer>2</answer>"
     sure = [said(".5 1.0", 1), *[said(".5 .999", 2)] * 2]
     assert picked("odds", *sure).answer == "<answer>2</answer>"
@@ -125,7 +142,8 @@ def test_each_attempt_says_how_its_samples_were_scored() -> None:
     known = picked("best", *samples).measures
     assert (known["distinct_thinkings"], known["wrong_samples"]) == (4, 4)
     assert known["wrong_in_answer"] == 1  # the second: the right one's thinking, another answer
-    assert [known[f"right_{n}"] for n in (0, 1, 2, 4)] == [1, 0, 0, 0]  # a truncated sample is wrong
+    # a truncated sample is wrong
+    assert [known[f"right_{n}"] for n in (0, 1, 2, 4)] == [1, 0, 0, 0]
     assert [known[f"probability_{n}"] for n in (0, 1, 2, 4)] == [0.3, 0.3, 0.4, 0.1]
     assert known["total_2"] == pytest.approx(1.3)
     assert "right_3" not in known  # it has no score
@@ -141,7 +159,11 @@ def test_n_must_be_a_number_of_samples() -> None:
 
 
 SFT = Sft(
-    train_on=ON, teachers=(Pocket(label="good"), Pocket(temperature=3.0, label="faulty")), pool=6, steps=2, rate=1e-4
+    train_on=ON,
+    teachers=(Pocket(label="good"), Pocket(temperature=3.0, label="faulty")),
+    pool=6,
+    steps=2,
+    rate=1e-4,
 )
 
 
@@ -179,8 +201,12 @@ class Flat(Reward):
 def test_a_student_costs_what_its_teachers_cost_and_what_the_reward_read() -> None:
     plain = made(SFT)["cost"]
     by_reward = made(replace(SFT, by="reward", reward=Flat()))["cost"]
-    assert by_reward["rollout_tokens"] == plain["rollout_tokens"] + 7 * 12  # two teachers, six problems each
-    alone = [made(replace(SFT, teachers=(teacher,)))["cost"]["rollout_tokens"] for teacher in SFT.teachers]
+    # two teachers, six problems each
+    assert by_reward["rollout_tokens"] == plain["rollout_tokens"] + 7 * 12
+    alone = [
+        made(replace(SFT, teachers=(teacher,)))["cost"]["rollout_tokens"]
+        for teacher in SFT.teachers
+    ]
     assert plain["rollout_tokens"] == sum(alone)
     trained = replace(SFT, teachers=SFT.teachers[:1], seed=3).apply(Pocket())
     taught = made(replace(SFT, teachers=(trained,)))["cost"]
@@ -192,7 +218,9 @@ def test_a_student_costs_what_its_teachers_cost_and_what_the_reward_read() -> No
 
 @dataclass(frozen=True, kw_only=True)
 class Interrupted(Flat, InMemory):
-    """Is interrupted at its third batch, once; says how many traces it has scored, and that it was released."""
+    """Is interrupted at its third batch, once; says how many traces it has scored, and that it was
+    released.
+    """
 
     seen: list = not_in_key(())
 
@@ -228,7 +256,16 @@ def test_a_reward_that_is_not_used_makes_no_other_model() -> None:
     student = Pocket(style="short")
     assert replace(SFT, reward=Flat(), cut="task").folder(student) == SFT.folder(student)
     chosen = replace(SFT, by="reward", reward=Flat())
-    assert len({chosen.folder(student), replace(chosen, cut="task").folder(student), SFT.folder(student)}) == 3
+    assert (
+        len(
+            {
+                chosen.folder(student),
+                replace(chosen, cut="task").folder(student),
+                SFT.folder(student),
+            }
+        )
+        == 3
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,7 +284,11 @@ def selecting(method, pool):
     yield (yield from method._select(pool, MakingRecord()))
 
 
-WORDY = replace(SFT, teachers=(Pocket(label="good"), Pocket(style="wordy", label="wordy"), SFT.teachers[1]), pool=12)
+WORDY = replace(
+    SFT,
+    teachers=(Pocket(label="good"), Pocket(style="wordy", label="wordy"), SFT.teachers[1]),
+    pool=12,
+)
 
 
 @pytest.mark.parametrize(
@@ -302,10 +343,17 @@ def test_every_pass_of_a_trace_is_judged_by_itself() -> None:
     once = " ".join(words[: words.index("</think>")])
     traces = [
         trace_of(request, thinking, TASK.solve(problem), "pocket", teacher=teacher)
-        for thinking, teacher in ((f"{once} <again> {once}", "long"), (once, "plain"), (f"{once} <again> u1", "long"))
+        for thinking, teacher in (
+            (f"{once} <again> {once}", "long"),
+            (once, "plain"),
+            (f"{once} <again> u1", "long"),
+        )
     ]
     facts = _described(traces, "blank")
-    assert facts == {"selected_sound": pytest.approx(2 / 3), "selected_one_teacher": pytest.approx(2 / 3)}
+    assert facts == {
+        "selected_sound": pytest.approx(2 / 3),
+        "selected_one_teacher": pytest.approx(2 / 3),
+    }
     assert _described([Trace("?", "so", "7")], "blank") == {}  # nobody knows
 
 
@@ -317,15 +365,20 @@ def test_stored_students_stay_valid_where_the_same_traces_are_selected() -> None
         assert replace(SFT, by=by).identity()["picks"] == 2
     rewarded = replace(alone, by="reward", reward=Flat())
     assert rewarded.identity()["picks"] == 2
-    # Settings that have no effect are no part of the key, and a rule has the key of its former name.
+    # Settings that have no effect are no part of the key, and a rule has the key of its former
+    # name.
     assert (
         replace(alone, by="random", rule="filter", threshold=1.0, tolerance=0.1).identity()
         == replace(alone, by="random").identity()
     )
     assert replace(rewarded, threshold=1.0).identity() == rewarded.identity()
     named = [replace(rewarded, rule="match_length"), replace(rewarded, match_length=True)]
-    assert named[0].identity() == named[1].identity() == rewarded.identity() | {"match_length": True}
-    assert replace(rewarded, rule="per_problem").identity() == rewarded.identity() | {"rule": "per_problem"}
+    assert (
+        named[0].identity() == named[1].identity() == rewarded.identity() | {"match_length": True}
+    )
+    assert replace(rewarded, rule="per_problem").identity() == rewarded.identity() | {
+        "rule": "per_problem"
+    }
 
 
 def test_seeds_choose_other_traces_at_random_from_the_same_pool() -> None:
@@ -339,7 +392,10 @@ def test_seeds_choose_other_traces_at_random_from_the_same_pool() -> None:
     [
         ({"teachers": ()}, "needs traces"),
         ({"by": "reward"}, "needs a reward"),
-        ({"by": "reward", "reward": Oracle(), "rule": "filter"}, "needs the lowest score that passes"),
+        (
+            {"by": "reward", "reward": Oracle(), "rule": "filter"},
+            "needs the lowest score that passes",
+        ),
         ({"by": "right", "rule": "per_problem"}, 'rule = "per_problem" needs a reward'),
         ({"steps": 0}, "at least 1"),
     ],
@@ -369,9 +425,13 @@ def test_what_a_process_reward_reads_is_billed() -> None:
 
 
 def test_training_with_a_process_reward_says_how_it_went() -> None:
-    method = LengthRl(train_on=ON, iterations=3, problems=2, n=2, pool=4, inner=1, process=Oracle(), cut="task")
+    method = LengthRl(
+        train_on=ON, iterations=3, problems=2, n=2, pool=4, inner=1, process=Oracle(), cut="task"
+    )
     notes = made(method, Pocket(style="long"))["notes"]
-    assert [set(row) for row in notes["iterations"]] == [{"accuracy", "tokens", "answered", "process"}] * 3
+    assert [set(row) for row in notes["iterations"]] == [
+        {"accuracy", "tokens", "answered", "process"}
+    ] * 3
     assert all(0 < row["process"] <= 1 for row in notes["iterations"])
 
 

@@ -73,12 +73,15 @@ def test_the_oracle_asks_the_codec_that_a_trace_names() -> None:
     assert Oracle().score([dataclasses.replace(trace, facts=facts)])[0] == Scores(
         why="no labels, and no key `codec` to check it with"
     )
-    unknown = dataclasses.replace(trace, facts={**facts, "codec": "endpoint"})  # a model without a codec
+    # a model without a codec
+    unknown = dataclasses.replace(trace, facts={**facts, "codec": "endpoint"})
     assert Oracle().score([unknown])[0].why == "it has no labels"
 
 
 def test_the_oracle_knows_every_style_without_being_told() -> None:
-    """In `best_of` nobody says in which style a model writes: a right sample of the short style must not score .3."""
+    """In `best_of` nobody says in which style a model writes: a right sample of the short style
+    must not score .3.
+    """
     task, codec = Execution(dictionary=8, per_turn=0), CODECS["execution"]
     request = Request.first_turn(task, task.problem(6, seed=4))
     facts = {"codec": "pocket", "task": "execution", "problem": request.problem}
@@ -87,12 +90,17 @@ def test_the_oracle_knows_every_style_without_being_told() -> None:
         right = tuple(right_steps(codec, request, style))
         assert Oracle().score([Steps("t", "q", right, answer, facts)])[0].total == 1.0, style
         wrong = (*right[:3], right[3].rsplit(" ", 1)[0] + " k9", *right[4:])
-        assert Oracle().score([Steps("t", "q", wrong, answer, facts)])[0].steps[2:4] == (1.0, 0.0), style
+        assert Oracle().score([Steps("t", "q", wrong, answer, facts)])[0].steps[2:4] == (
+            1.0,
+            0.0,
+        ), style
 
 
 def test_injected_errors_are_those_that_the_codec_finds() -> None:
     for trace in itertools.islice(traces(3), 40):
-        found = dataclasses.replace(trace, facts={k: v for k, v in trace.facts.items() if k != "labels"})
+        found = dataclasses.replace(
+            trace, facts={k: v for k, v in trace.facts.items() if k != "labels"}
+        )
         assert Oracle().score([found])[0].steps == tuple(map(float, trace.facts["labels"]))
 
 
@@ -138,6 +146,8 @@ def test_a_task_checks_the_steps_of_any_models_text() -> None:
     problem = plans.problem(2, seed=1)
     key, value = next(iter(dictionary(problem).items()))
     facts = {"task": "execution", "problem": problem}
-    assert labels((f"{key} is {value}: 0 + 1 = 1.", f"{key} is {value + 1}."), (plans.solve(problem),)) == (1, 0, 1)
+    assert labels(
+        (f"{key} is {value}: 0 + 1 = 1.", f"{key} is {value + 1}."), (plans.solve(problem),)
+    ) == (1, 0, 1)
     facts = {"task": "tents", "problem": problem}
     assert labels(("1 + 2 = 3",)) == ()  # a task that knows no steps

@@ -1,4 +1,6 @@
-"""Scores of a reward: totals, reasons where there is none, and every step once in windows and batches."""
+"""Scores of a reward: totals, reasons where there is none, and every step once in windows and
+batches.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def says(*scores: float, whole: float | None = None) -> Steps:
     return Steps("t", "q", ("s",) * 3, (), {"says": scores, "whole": whole})
 
 
-@pytest.mark.parametrize(("aggregate", "total"), [("mean", 0.5), ("min", 0.2), ("last", 0.4), ("product", 0.072)])
+@pytest.mark.parametrize(
+    ("aggregate", "total"), [("mean", 0.5), ("min", 0.2), ("last", 0.4), ("product", 0.072)]
+)
 def test_totals(aggregate, total) -> None:
     (scores,) = Fixed(aggregate=aggregate).score([says(0.9, 0.2, 0.4)])
     assert scores.total == pytest.approx(total)
@@ -35,7 +39,13 @@ def test_totals(aggregate, total) -> None:
 
 
 def test_what_is_no_score_fails_and_says_why() -> None:
-    given = [says(0.9, 0.2), says(0.9, math.nan, 0.1), says(0.9, 1.2, 0.1), says(0, 0, 0, whole=-1), says(0, 1, 0.5)]
+    given = [
+        says(0.9, 0.2),
+        says(0.9, math.nan, 0.1),
+        says(0.9, 1.2, 0.1),
+        says(0, 0, 0, whole=-1),
+        says(0, 1, 0.5),
+    ]
     found = Fixed().score(given)
     assert [scores.why for scores in found] == [
         "the reward returned 2 scores for 3 steps",

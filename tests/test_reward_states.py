@@ -1,4 +1,6 @@
-"""Hidden states that rewards read: log-probabilities added to them, and their means, against plain loops."""
+"""Hidden states that rewards read: log-probabilities added to them, and their means, against plain
+loops.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from ponder.traces import similarity
 
 
 def test_log_probabilities_are_added_to_the_states() -> None:
-    """Against a plain loop over tokens: the lowest since the pass began, and ten times its exponential."""
+    """Against a plain loop over tokens: the lowest since the pass began, and ten times its
+    exponential.
+    """
     torch.manual_seed(3)
     model = LlamaForCausalLM(LlamaConfig(vocab_size=20, initializer_range=0.5, **SHAPE)).eval()
     begins, ids = (7, 9), torch.tensor([[3, 4, 7, 5, 6, 11, 9, 2, 2], [3, 7, 5, 9, 1, 1, 1, 1, 1]])
@@ -41,11 +45,16 @@ def test_log_probabilities_are_added_to_the_states() -> None:
 def test_mean_states_are_means_of_states(tmp_path) -> None:
     case = SkyworkCase(tmp_path)
     config = tmp_path / "config.json"
-    config.write_text(config.read_text().replace("bfloat16", "float32"))  # the states are those of the file's precision
+    # the states are those of the file's precision
+    config.write_text(config.read_text().replace("bfloat16", "float32"))
     texts = ["So x = 7.", "", "What is the sum of all the numbers?"]
     found = mean_states(str(tmp_path))(texts)
     for text, row in zip(texts, found, strict=True):
         tokens = case.tokenizer(text)["input_ids"]
-        mean = case.states(torch.tensor([tokens])).last_hidden_state[0].mean(0) if tokens else torch.zeros(32)
+        mean = (
+            case.states(torch.tensor([tokens])).last_hidden_state[0].mean(0)
+            if tokens
+            else torch.zeros(32)
+        )
         assert row == pytest.approx(mean.detach().numpy(), abs=1e-5)
     assert similarity(texts, texts[:1], mean_states(str(tmp_path)))[0, 0] == pytest.approx(1.0)

@@ -1,4 +1,6 @@
-"""Trainer a reward: targets by hand, the published defect, the loss as computed directly, and what the pocket one finds."""
+"""Trainer a reward: targets by hand, the published defect, the loss as computed directly, and what
+the pocket one finds.
+"""
 
 from __future__ import annotations
 
@@ -49,17 +51,23 @@ class Says(Reward):
     """What a trace's `says` says."""
 
     def rate(self, traces):
-        return [Scores(tuple(t.facts["says"])) if "says" in t.facts else Scores(why="silent") for t in traces]
+        return [
+            Scores(tuple(t.facts["says"])) if "says" in t.facts else Scores(why="silent")
+            for t in traces
+        ]
 
 
 def test_alignment_by_hand() -> None:
     root = math.sqrt(0.5)
     assert aligned_steps(of("abc", "xb"), "all", "best", points)[:3] == pytest.approx([1, 1, root])
     # Never back: `a` after `b` belongs to `b`.
-    assert aligned_steps(of("aba", "xb"), "thinking", "monotone", points) == pytest.approx([1, 1, 0])
+    assert aligned_steps(of("aba", "xb"), "thinking", "monotone", points) == pytest.approx(
+        [1, 1, 0]
+    )
     assert aligned_steps(of("aba", "xb"), "thinking", "best", points) == pytest.approx([1, 1, 1])
     assert np.isnan(aligned_steps(of("ab"), "all", "best", points)).all()  # there is no answer
-    assert np.isnan(aligned_steps(of("", "ab"), "all", "best", points)).all()  # there is no thinking
+    # there is no thinking
+    assert np.isnan(aligned_steps(of("", "ab"), "all", "best", points)).all()
 
 
 def test_coherence_by_hand() -> None:
@@ -72,9 +80,13 @@ def test_coherence_by_hand() -> None:
 
 
 def test_mixing_by_hand() -> None:
-    found = mixed(np.array([[0.7, math.nan, math.nan], [0.8, 0.3, math.nan], [-2.0, math.nan, math.nan]]))
+    found = mixed(
+        np.array([[0.7, math.nan, math.nan], [0.8, 0.3, math.nan], [-2.0, math.nan, math.nan]])
+    )
     weights = [math.exp(r) for r in (0.7, 0.8, -2.0)]
-    assert found[0] == pytest.approx((0.7 * weights[0] + 0.8 * weights[1] - 2 * weights[2]) / sum(weights))
+    assert found[0] == pytest.approx(
+        (0.7 * weights[0] + 0.8 * weights[1] - 2 * weights[2]) / sum(weights)
+    )
     assert found[1] == 0.3
     assert math.isnan(found[2])
 
@@ -85,7 +97,9 @@ def test_published_targets_reward_incoherence_and_ours_do_not() -> None:
     pile += [of("x", "x", id=f"other {n}") for n in range(8)]
     worth = {}
     for published in (True, False):
-        found = Targets(published=published, tau=0.5, others=8).of(pile, Says(of="thinking"), points)
+        found = Targets(published=published, tau=0.5, others=8).of(
+            pile, Says(of="thinking"), points
+        )
         worth[published] = [float(target.steps[0]) for target in found]
     # Both are aligned fully and of the same quality; `a` follows from the question and `b` doesn't.
     assert worth[True][1] > worth[True][0]
@@ -107,7 +121,9 @@ def test_targets_are_shares_and_labels_are_taken_as_they_are() -> None:
 
 def test_trajectory_targets() -> None:
     assert trajectory(of("a", template_accuracy=0.25, correct=True)) == 0.25
-    assert trajectory(of("a", template_answers=["\\boxed{4}", "5", "4"], gold="4")) == pytest.approx(2 / 3)
+    assert trajectory(
+        of("a", template_answers=["\\boxed{4}", "5", "4"], gold="4")
+    ) == pytest.approx(2 / 3)
     assert trajectory(of("a", correct=False)) == 0
     assert trajectory(of("a"), Scores((0.1,), 0.9)) == 0.9
     assert math.isnan(trajectory(of("a")))
@@ -133,16 +149,29 @@ def pile(number: int = 24) -> list[Steps]:
 
     found = []
     for n in range(number):
-        thinking, answer = [some() for _ in range(rng.randint(1, 6))], [some() for _ in range(rng.randint(1, 2))]
+        thinking, answer = (
+            [some() for _ in range(rng.randint(1, 6))],
+            [some() for _ in range(rng.randint(1, 2))],
+        )
         labels = [int(step.split()[0][1:]) % 2 == 0 for step in thinking + answer]
-        found.append(Steps(str(n), some(), tuple(thinking), tuple(answer), {"labels": labels, "correct": labels[-1]}))
+        found.append(
+            Steps(
+                str(n),
+                some(),
+                tuple(thinking),
+                tuple(answer),
+                {"labels": labels, "correct": labels[-1]},
+            )
+        )
     return found
 
 
 @pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
 def test_the_loss_is_the_published_one(model: Path, loss: str) -> None:
     traces = pile(5)
-    targets = [Target(np.linspace(0.1, 0.9, len(t.part("all"))), 0.1 * n) for n, t in enumerate(traces)]
+    targets = [
+        Target(np.linspace(0.1, 0.9, len(t.part("all"))), 0.1 * n) for n, t in enumerate(traces)
+    ]
     targets[1].steps[0] = math.nan  # isn't known, and isn't counted
     targets[2] = Target(targets[2].steps)
     loaded = load_anew(Source(model))
@@ -154,12 +183,18 @@ def test_the_loss_is_the_published_one(model: Path, loss: str) -> None:
     def error(logit: float, wanted: float) -> float:
         said = 1 / (1 + math.exp(-logit))
         return (
-            (said - wanted) ** 2 if loss == "squared" else -wanted * math.log(said) - (1 - wanted) * math.log(1 - said)
+            (said - wanted) ** 2
+            if loss == "squared"
+            else -wanted * math.log(said) - (1 - wanted) * math.log(1 - said)
         )
 
     total = 0.0
     for rows, target in zip(logits, targets, strict=True):
-        known = [(float(row[0]), y) for row, y in zip(rows, target.steps, strict=True) if not math.isnan(y)]
+        known = [
+            (float(row[0]), y)
+            for row, y in zip(rows, target.steps, strict=True)
+            if not math.isnan(y)
+        ]
         total += 0.7 * sum(error(*pair) for pair in known) / len(known)
         if not math.isnan(target.trajectory):
             total += 0.2 * error(float(rows[-1, 1]), target.trajectory)
@@ -167,7 +202,9 @@ def test_the_loss_is_the_published_one(model: Path, loss: str) -> None:
 
 
 def test_training_lowers_the_loss_and_goes_on_after_a_stop(model: Path, tmp_path: Path) -> None:
-    recipe = RewardSettings(targets="labels", rate=3e-3, head_rate=0.03, epochs=12, batch=8, loss="squared")
+    recipe = RewardSettings(
+        targets="labels", rate=3e-3, head_rate=0.03, epochs=12, batch=8, loss="squared"
+    )
     reader = Trained(id=str(model))
     losses = [report["loss"] for report in train(reader, pile(), tmp_path / "whole", recipe)]
     assert len(losses) == 36
@@ -192,8 +229,18 @@ def test_training_lowers_the_loss_and_goes_on_after_a_stop(model: Path, tmp_path
 
 
 def test_the_trained_reward_is_a_plain_forward_pass(model: Path, tmp_path: Path) -> None:
-    list(train(Trained(id=str(model)), pile(), tmp_path, RewardSettings(targets="labels", head_rate=0.1, epochs=2)))
-    states, spoken = AutoModel.from_pretrained(tmp_path).eval(), AutoTokenizer.from_pretrained(tmp_path)
+    list(
+        train(
+            Trained(id=str(model)),
+            pile(),
+            tmp_path,
+            RewardSettings(targets="labels", head_rate=0.1, epochs=2),
+        )
+    )
+    states, spoken = (
+        AutoModel.from_pretrained(tmp_path).eval(),
+        AutoTokenizer.from_pretrained(tmp_path),
+    )
     heads = load_file(tmp_path / "heads.safetensors")
     for trace, scores in zip(pile(6), Trained(id=str(tmp_path)).score(pile(6)), strict=True):
         for n in range(len(scores.steps)):
@@ -228,14 +275,32 @@ def test_train_reward_on_the_command_line(ponder, write, model: Path, tmp_path: 
         record |= {"answer": "\n\n".join(trace.answer), **trace.facts}
         lines.append(json.dumps(record))
     write("traces.jsonl", "\n".join(lines))
-    done = ponder("prepare", "reward", "traces.jsonl", "--from", model, "-o", "made", "--set", "epochs=1", "--json")
+    done = ponder(
+        "prepare",
+        "reward",
+        "traces.jsonl",
+        "--from",
+        model,
+        "-o",
+        "made",
+        "--set",
+        "epochs=1",
+        "--json",
+    )
     assert done.exit_code == 0, done.output
-    scored = ponder("score", "traces.jsonl", "--reward", "trained", "--set", "id=made", "-o", "scored.jsonl")
+    scored = ponder(
+        "score", "traces.jsonl", "--reward", "trained", "--set", "id=made", "-o", "scored.jsonl"
+    )
     assert scored.exit_code == 0, scored.output
     first = json.loads(Path("scored.jsonl").read_text().splitlines()[0])
     assert len(first["step_scores"]) == len(pile(1)[0].part("all"))
-    for key, hint in (("steps", "it has `epochs` instead"), ("learning_rate", "here it is called `rate`")):
-        wrong = ponder("prepare", "reward", "traces.jsonl", "--from", model, "-o", "other", "--set", f"{key}=2")
+    for key, hint in (
+        ("steps", "it has `epochs` instead"),
+        ("learning_rate", "here it is called `rate`"),
+    ):
+        wrong = ponder(
+            "prepare", "reward", "traces.jsonl", "--from", model, "-o", "other", "--set", f"{key}=2"
+        )
         assert (wrong.exit_code, wrong.stderr.partition("hint: ")[2]) == (2, f"{hint}\n")
     done = ponder("prepare", "reward", "traces.jsonl", "-o", "made")
     assert done.exit_code == 2
@@ -254,21 +319,28 @@ def test_faults_have_the_labels_that_the_oracle_finds() -> None:
 
 
 def test_words_that_do_not_follow_are_marked() -> None:
-    """A lesson without any is the one that is taught; the first fault is the first word that is not as taught."""
+    """A lesson without any is the one that is taught; the first fault is the first word that is not
+    as taught.
+    """
     spoken, rng = CODECS["execution"], random.Random(3)
     clean = faulty = 0
     while clean < 10 or faulty < 40:
         request = spoken.draw(rng, 0, Curriculum(grown=0))
         made = example_of(faults.trace(request, "plain", rng))
         taught = spoken.lesson(request)
-        first = next((n for n, (a, b) in enumerate(zip(made.said, taught.said, strict=False)) if a != b), None)
+        first = next(
+            (n for n, (a, b) in enumerate(zip(made.said, taught.said, strict=False)) if a != b),
+            None,
+        )
         assert first == min(made.apart, default=None)
         clean, faulty = clean + (first is None), faulty + (first is not None)
 
 
 def auc(scores, right) -> float:
     order, right = np.argsort(np.argsort(scores)), np.array(right, bool)
-    return (order[right].sum() - right.sum() * (right.sum() - 1) / 2) / (right.sum() * (~right).sum())
+    return (order[right].sum() - right.sum() * (right.sum() - 1) / 2) / (
+        right.sum() * (~right).sum()
+    )
 
 
 @pytest.mark.parametrize(("size", "least"), [("small", 0.65), ("medium", 0.9), ("large", 0.9)])
@@ -280,7 +352,10 @@ def test_shipped_weights_tell_sound_traces_from_faulty_ones(size, least) -> None
     assert auc([min(scores.steps) for scores in rated], [all(row) for row in labels]) > least
     steps = [s for scores in rated for s in scores.steps]
     assert auc(steps, [y for row in labels for y in row]) > least
-    assert auc([scores.trajectory for scores in rated], [trace.facts["correct"] for trace in found]) > least
+    assert (
+        auc([scores.trajectory for scores in rated], [trace.facts["correct"] for trace in found])
+        > least
+    )
     card = json.loads((WEIGHTS / size / "card.json").read_text())
     assert card["parameters"] == reward.parameters()
     assert card["first_error"]["gain"]["low"] > 0

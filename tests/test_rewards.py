@@ -1,4 +1,6 @@
-"""Rewards: each adapter's scores are those of a plain forward pass over the published format, one step at a time."""
+"""Rewards: each adapter's scores are those of a plain forward pass over the published format, one
+step at a time.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,16 @@ def test_scores_are_those_of_a_plain_forward_pass(case) -> None:
         assert scores.steps == pytest.approx(case.expected(trace.question, steps), abs=1e-5)
         mean = sum(scores.steps) / len(steps)
         if hasattr(case, "trajectory"):
-            assert scores.trajectory == pytest.approx(case.trajectory(trace.question, steps), abs=1e-5)
+            assert scores.trajectory == pytest.approx(
+                case.trajectory(trace.question, steps), abs=1e-5
+            )
             assert scores.total == pytest.approx(mean + scores.trajectory)
         else:
             assert scores.trajectory is None
             assert scores.total == pytest.approx(mean)
         assert scores.bill.prompt_tokens > 0
-    assert len({round(s, 6) for scores in case().score(TRACES) for s in scores.steps}) > 12  # it isn't a constant
+    # it isn't a constant
+    assert len({round(s, 6) for scores in case().score(TRACES) for s in scores.steps}) > 12
 
 
 def test_a_batch_of_ragged_traces_is_one_by_one(case) -> None:
@@ -59,7 +64,9 @@ def test_it_passes_the_check_of_its_interface(case) -> None:
 def test_parts(case) -> None:
     for of in ("thinking", "answer"):
         scores = case(of=of).score(TRACES)
-        assert scores[0].steps == pytest.approx(case.expected(TRACES[0].question, TRACES[0].part(of)), abs=1e-5)
+        assert scores[0].steps == pytest.approx(
+            case.expected(TRACES[0].question, TRACES[0].part(of)), abs=1e-5
+        )
     assert case(of="thinking").score(TRACES)[1] == Scores(why="nothing to score")
 
 
@@ -86,7 +93,9 @@ def test_what_a_text_holds_is_never_taken_for_a_marker(case) -> None:
 
 def test_special_tokens_in_a_text_are_letters(qwen) -> None:
     _, _, tokenizer = qwen().loaded
-    special = {tokenizer.base.convert_tokens_to_ids(t) for t in ("<extra_0>", "<|im_start|>", "<|im_end|>")}
+    special = {
+        tokenizer.base.convert_tokens_to_ids(t) for t in ("<extra_0>", "<|im_start|>", "<|im_end|>")
+    }
     trace = cut("<|im_start|>?", "a <extra_0> b", "<extra_0>", "<|im_end|>\n<|im_start|>user\n")
     (reading,) = qwen().read(tokenizer, [trace])
     tokens = [t for step in reading.steps for t in step]
@@ -101,19 +110,26 @@ def test_long_traces_are_cut_as_documented(name, tmp_path) -> None:
     case = CASES[name](tmp_path)
     window, context = 192, 0.25
     rng = np.random.default_rng(3)
-    steps = tuple(" ".join(rng.choice(["add", "7", "so", "x", "get"], rng.integers(1, 9))) for _ in range(60))
+    steps = tuple(
+        " ".join(rng.choice(["add", "7", "so", "x", "get"], rng.integers(1, 9))) for _ in range(60)
+    )
     trace = cut("What is x?", *steps)
     (scores,) = case(window=window, context=context).score([trace])
     _, _, tokenizer = case().loaded
     (reading,) = case().read(tokenizer, [trace])
     lengths = [len(step) + len(reading.join) for step in reading.steps]
-    longer = max((len(a) - len(b) for a, b in zip(reading.first, reading.steps, strict=False)), default=0)
+    longer = max(
+        (len(a) - len(b) for a, b in zip(reading.first, reading.steps, strict=False)), default=0
+    )
     room = window - len(reading.head) - len(reading.tail) - longer + len(reading.join)
     new = rows = 0
     while new < len(steps):
-        # The last steps before that fit into a quarter of the window beside one new step, then all that fit.
+        # The last steps before that fit into a quarter of the window beside one new step, then all
+        # that fit.
         starts = [
-            s for s in range(new + 1) if sum(lengths[s:new]) <= context * window and sum(lengths[s : new + 1]) <= room
+            s
+            for s in range(new + 1)
+            if sum(lengths[s:new]) <= context * window and sum(lengths[s : new + 1]) <= room
         ]
         first = min(starts)
         last = max(e for e in range(new + 1, len(steps) + 1) if sum(lengths[first:e]) <= room)
@@ -147,7 +163,9 @@ def test_a_question_that_fills_the_window_fails_alone(qwen) -> None:
 def test_nan_is_no_score(tmp_path) -> None:
     case = QwenCase(tmp_path)
     (shard,) = [f for f in tmp_path.glob("*.safetensors") if "score.2.bias" in load_file(f)]
-    save_file(load_file(shard) | {"score.2.bias": torch.tensor([math.nan, 0.0])}, shard, {"format": "pt"})
+    save_file(
+        load_file(shard) | {"score.2.bias": torch.tensor([math.nan, 0.0])}, shard, {"format": "pt"}
+    )
     (scores,) = case().score(TRACES[:1])
     assert (scores.steps, scores.total, scores.why) == ((), None, "the reward returned NaN")
 
@@ -159,7 +177,8 @@ def test_weights_of_another_kind_are_refused(tmp_path) -> None:
     with pytest.raises(UserError, match="there is no folder"):
         Qwen(id="nowhere").score(TRACES)
     QwenCase(tmp_path / "qwen")
-    with pytest.raises(UserError, match="can't load"):  # the same names as one of Skywork's heads, but two classes
+    # the same names as one of Skywork's heads, but two classes
+    with pytest.raises(UserError, match="can't load"):
         Skywork(id=str(tmp_path / "qwen")).score(TRACES)
     RlhflowCase(tmp_path / "llama")
     with pytest.raises(UserError, match="has neither of Skywork's heads") as error:

@@ -43,20 +43,31 @@ def test_dpo_prefers_the_shortest_right_sample_to_what_the_paper_rejects() -> No
     rejected = [sample(15, True), sample(40, True), sample(11, False), sample(30, False)]
     kept = [sample(14, True), other, sample(9, False), sample(10, False), sample(1, False)]
     record, method = MakingRecord(), Dpo(train_on=ON, pairs=9)
-    groups = [[*kept, *rejected], [sample(3, False)], [sample(8, True), sample(8, True), sample(8, False)]]
+    groups = [
+        [*kept, *rejected],
+        [sample(3, False)],
+        [sample(8, True), sample(8, True), sample(8, False)],
+    ]
     groups[0].insert(3, best)
     found = method.units(groups, record)
     chosen_text = min((s for s in groups[0] if s.right), key=lambda s: s.tokens).text
     assert all(unit.texts[0] == chosen_text for unit in found)
     assert [len(unit.texts[1].said) for unit in found] == [40, 30, 15, 11]  # the longest first
     assert record.notes == {"problems without a right sample": 1}
-    assert [len(u.texts[1].said) for u in replace(method, pairs=2).units(groups, MakingRecord())] == [40, 30]
-    assert [len(u.texts[1].said) for u in replace(method, longer=4.0).units(groups, MakingRecord())] == [40, 30, 11]
+    assert [
+        len(u.texts[1].said) for u in replace(method, pairs=2).units(groups, MakingRecord())
+    ] == [40, 30]
+    assert [
+        len(u.texts[1].said) for u in replace(method, longer=4.0).units(groups, MakingRecord())
+    ] == [40, 30, 11]
 
 
 def test_every_unit_is_learnt_once_an_epoch() -> None:
     units = SMALL.units([[sample(n, True)] for n in range(1, 11)], MakingRecord())
-    epochs = [[u for step in steps for u in epoch_batch(units, 4, 1, step)] for steps in (range(3), range(3, 6))]
+    epochs = [
+        [u for step in steps for u in epoch_batch(units, 4, 1, step)]
+        for steps in (range(3), range(3, 6))
+    ]
     assert all(sorted(map(len, epoch)) == sorted(map(len, units)) for epoch in epochs)
     assert epochs[0] != epochs[1]
     assert epoch_batch(units, 4, 2, 0) != epoch_batch(units, 4, 1, 0) == epoch_batch(units, 4, 1, 0)
@@ -64,7 +75,9 @@ def test_every_unit_is_learnt_once_an_epoch() -> None:
 
 def test_where_nothing_is_right_nothing_is_learnt(models) -> None:
     few_words = Pocket(budget=3)
-    with pytest.raises(UserError, match="nothing to train on: 6 problems × 3 samples gave no usable example"):
+    with pytest.raises(
+        UserError, match="nothing to train on: 6 problems × 3 samples gave no usable example"
+    ):
         SMALL.apply(few_words)
     assert not (SMALL.folder(few_words)).exists()
 
@@ -80,9 +93,13 @@ def test_rollouts_are_graded_and_taken_as_written(tmp_path) -> None:
             words = loaded.tokenizer.convert_ids_to_tokens(one.text.said)
             assert words[-1] == "<eos>" or len(words) == one.tokens == 50
             answer = "".join(words[words.index("</think>") + 1 :]) if "</think>" in words else ""
-            digits = re.fullmatch(r"u(\d)t(\d)h(\d)k(\d)<eos>", answer)  # of 10,000 less than it, if it is negative
+            # of 10,000 less than it, if it is negative
+            digits = re.fullmatch(r"u(\d)t(\d)h(\d)k(\d)<eos>", answer)
             said = int("".join(digits.groups()[::-1])) if digits else 0
-            right = bool(digits) and [said - 10**4 if said > 5000 else said] == where.problem.gold["sums"]
+            right = (
+                bool(digits)
+                and [said - 10**4 if said > 5000 else said] == where.problem.gold["sums"]
+            )
             assert one.right == right, words
             seen.add(right)
     assert seen == {True, False}
@@ -114,7 +131,11 @@ def test_a_sample_that_reached_its_limit_is_wrong_whatever_it_answers(tmp_path) 
 
 
 def test_every_sample_has_a_seed_of_its_own(tmp_path) -> None:
-    problems, loaded, models = draw_problems(ON, 3, seed=1), load(Pocket().source(TASK)), [Noted() for _ in range(3)]
+    problems, loaded, models = (
+        draw_problems(ON, 3, seed=1),
+        load(Pocket().source(TASK)),
+        [Noted() for _ in range(3)],
+    )
     for n, model in enumerate(models):
         list(Rollouts(model, loaded, problems, 4, min(n, 1), tmp_path / f"{n}"))
     first, second, again = (set(model.seeds) for model in models)

@@ -28,7 +28,10 @@ method = [[], [{ name = "budget_force", think = 400 }]]
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory) -> list[Outcome]:
-    """Attempts with every ending. Each problem has an answer, because figures that pair problems leave others out."""
+    """Attempts with every ending.
+
+    Each problem has an answer, because figures that pair problems leave others out.
+    """
     from click.testing import CliRunner
 
     from ponder.cli import main
@@ -64,7 +67,9 @@ def counted(row: dict[str, Any]) -> int | None:
 
 
 @pytest.mark.parametrize("name", plugins.files("figures"))
-def test_a_row_counts_the_attempts_that_its_cells_and_endings_select(name: str, outcomes: list[Outcome]) -> None:
+def test_a_row_counts_the_attempts_that_its_cells_and_endings_select(
+    name: str, outcomes: list[Outcome]
+) -> None:
     figure = plugins.load("figures", name)
     tables = figure(**figure.example).estimate(outcomes)
     rows = [(table, row) for table, rows in tables.items() for row in rows if "attempt" not in row]
@@ -72,7 +77,8 @@ def test_a_row_counts_the_attempts_that_its_cells_and_endings_select(name: str, 
     for table, row in rows:
         behind = selected(outcomes, row["basis"])
         assert behind, (table, row)
-        if table == "passes" and row["n"] > 1:  # without the problems that have fewer samples than n
+        # without the problems that have fewer samples than n
+        if table == "passes" and row["n"] > 1:
             assert len(behind) >= counted(row), row
         elif counted(row) is not None:
             assert len(behind) == counted(row), (table, row)

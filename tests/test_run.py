@@ -1,4 +1,6 @@
-"""The run loop against a real server: nothing is lost, paid for twice, or counted as an answer that isn't one."""
+"""The run loop against a real server: nothing is lost, paid for twice, or counted as an answer that
+isn't one.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def test_a_run_through_faults_ends_complete(serve, write, ponder) -> None:
-    served = serve(**{"429": 0.2, "drop": 0.05, "malformed": 0.02, "500": 0.03, "retry_after": "0.01"})
+    served = serve(
+        **{"429": 0.2, "drop": 0.05, "malformed": 0.02, "500": 0.03, "retry_after": "0.01"}
+    )
     write("s.toml", study_for(served))
     result = ponder("run", "s.toml", "--json")
     assert result.exit_code == 0, result.stderr
@@ -77,7 +81,9 @@ def test_a_run_through_faults_ends_complete(serve, write, ponder) -> None:
     finished = outcomes("s.toml")
     assert len(finished) == 200
     assert {o.ended for o in finished} == {"right"}
-    assert {(o.thinking_tokens, o.answer_tokens, o.counted_by) for o in finished} == {(100, 20, "server")}
+    assert {(o.thinking_tokens, o.answer_tokens, o.counted_by) for o in finished} == {
+        (100, 20, "server")
+    }
     assert state["answered"] == 200  # nothing is paid for twice
 
 
@@ -143,7 +149,9 @@ def test_an_endpoint_that_goes_down_stops_the_run(write, ponder) -> None:
     result = ponder("run", "s.toml")
     assert result.exit_code == 2
     assert re.search(
-        r"^s\.toml: model `served`: the last \d+ attempts failed: no connection", result.stderr, re.MULTILINE
+        r"^s\.toml: model `served`: the last \d+ attempts failed: no connection",
+        result.stderr,
+        re.MULTILINE,
     )
     assert {o.ended for o in outcomes("s.toml")} == {"failed"}
     assert "has no answers to" in ponder("report", "s.toml").stderr
@@ -157,18 +165,23 @@ def test_failed_attempts_are_retried_and_never_wrong(serve, write, ponder) -> No
     assert "again to retry" in result.stderr
     assert outcomes("s.toml")[0].why == "HTTP 400: context too long"
     served = serve()
-    # The same cells, as if the endpoint had recovered: only its address differs, so it is put under the old key.
+    # The same cells, as if the endpoint had recovered: only its address differs, so it is put under
+    # the old key.
     with sqlite3.connect("ponder.db") as db:
         db.execute("UPDATE cell SET key = zeroblob(id)")
     write("s.toml", study_for(served, problems=3))
     keys = [c.key for c in Study.load("s.toml").cells]
     with sqlite3.connect("ponder.db") as db:
-        db.executemany("UPDATE cell SET key = ? WHERE id = ?", [(k, i + 1) for i, k in enumerate(keys)])
+        db.executemany(
+            "UPDATE cell SET key = ? WHERE id = ?", [(k, i + 1) for i, k in enumerate(keys)]
+        )
     assert ponder("run", "s.toml").exit_code == 0
     assert [o.ended for o in outcomes("s.toml")] == ["right"] * 6
 
 
-@pytest.mark.parametrize(("status", "says"), [(401, "wants a key"), (404, "knows no such page or model")])
+@pytest.mark.parametrize(
+    ("status", "says"), [(401, "wants a key"), (404, "knows no such page or model")]
+)
 def test_wrong_settings_stop_the_run_at_once(serve, write, ponder, status, says) -> None:
     served = serve(always=status)
     write("s.toml", study_for(served))
@@ -193,7 +206,9 @@ def test_keys_come_from_the_environment(serve, write, ponder, monkeypatch) -> No
 
 def test_many_are_in_flight_at_once(serve, write, ponder) -> None:
     served = serve(together=256)  # answers nobody before all of them have asked
-    write("s.toml", study_for(served, problems=300).replace("concurrency = 32", "concurrency = 256"))
+    write(
+        "s.toml", study_for(served, problems=300).replace("concurrency = 32", "concurrency = 256")
+    )
     assert ponder("run", "s.toml").exit_code == 0
     assert served.state()["most_in_flight"] == 256
 
@@ -247,7 +262,10 @@ def test_a_task_that_changed_without_a_new_version_is_refused(folder, monkeypatc
 
 def test_tables_that_overlap_are_asked_once(serve, write, ponder) -> None:
     served = serve()
-    write("s.toml", study_for(served, problems=5) + '[[task]]\nname = "chain_sum"\nsize = [4, 6]\ndigits = 5\n')
+    write(
+        "s.toml",
+        study_for(served, problems=5) + '[[task]]\nname = "chain_sum"\nsize = [4, 6]\ndigits = 5\n',
+    )
     assert ponder("run", "s.toml").exit_code == 0
     assert served.state()["answered"] == 15
     assert len(outcomes("s.toml")) == 15
@@ -271,7 +289,9 @@ def test_a_store_that_fails_ends_a_run_that_waits(folder) -> None:
     source = "import asyncio\nfrom dataclasses import dataclass\nfrom ponder.core import Model\n@dataclass\n"
     source += "class Hanging(Model):\n    async def complete(self, request):\n        await asyncio.Event().wait()\n"
     (folder / "hanging_model.py").write_text(source)
-    study = Study(task=[{"name": "chain_sum"}], model=[{"name": "./hanging_model.py"}], folder=folder)
+    study = Study(
+        task=[{"name": "chain_sum"}], model=[{"name": "./hanging_model.py"}], folder=folder
+    )
 
     def full(*batch) -> None:
         raise UserError("the disk is full")
@@ -285,12 +305,19 @@ def test_a_store_that_fails_ends_a_run_that_waits(folder) -> None:
 def test_only_failures_in_a_row_stop_a_run(folder) -> None:
     """Half of the attempts fail, one after another with the other half: busy, not down."""
     source = '"""Fails every other time."""\nfrom dataclasses import dataclass\nfrom itertools import count\n'
-    source += "from ponder.core import Bill, Completion, Model, ModelFailure\nN = count()\n@dataclass\n"
+    source += (
+        "from ponder.core import Bill, Completion, Model, ModelFailure\nN = count()\n@dataclass\n"
+    )
     source += "class Busy(Model):\n    async def complete(self, request):\n"
     source += "        if next(N) % 2:\n            raise ModelFailure('busy')\n"
-    (folder / "busy_model.py").write_text(source + "        return Completion('', '1', 'end', Bill())\n")
+    (folder / "busy_model.py").write_text(
+        source + "        return Completion('', '1', 'end', Bill())\n"
+    )
     study = Study(
-        task=[{"name": "chain_sum", "size": 2}], model=[{"name": "./busy_model.py"}], problems=80, folder=folder
+        task=[{"name": "chain_sum", "size": 2}],
+        model=[{"name": "./busy_model.py"}],
+        problems=80,
+        folder=folder,
     )
     tally = Tally()
     with Store(Path("b.db"), lock=True) as store:
@@ -310,7 +337,8 @@ def test_replay_gives_the_same_grades(serve, write, ponder) -> None:
     write("r.toml", f'problems = 10\n{task}[[model]]\nname = "replay"\nfile = "answers.jsonl"\n')
     assert ponder("run", "r.toml").exit_code == 0
     assert grades("r.toml") == grades("s.toml")
-    assert ponder("run", "r.toml", "--set", "problems=11").exit_code == 1  # two problems have no answer in the file
+    # two problems have no answer in the file
+    assert ponder("run", "r.toml", "--set", "problems=11").exit_code == 1
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "inspect"])
@@ -324,7 +352,9 @@ def test_export(serve, write, ponder, form) -> None:
 
 def test_memory_is_not_held_by_finished_attempts(folder) -> None:
     """Attempts leave memory with each batch: after a run nothing holds them."""
-    study = Study(task=[{"name": "chain_sum", "size": 4}], model=[{"name": "oracle"}], problems=3000)
+    study = Study(
+        task=[{"name": "chain_sum", "size": 4}], model=[{"name": "oracle"}], problems=3000
+    )
     most = 0
     with Store(folder / "m.db", lock=True) as store:
         add = store.add

@@ -1,4 +1,6 @@
-"""pass@k and maj@k from stored samples: which answers vote together, and the figure that counts them."""
+"""pass@k and maj@k from stored samples: which answers vote together, and the figure that counts
+them.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,14 @@ from ponder.store.store import Store
 from ponder.tasks.chain_sum import ChainSum
 from ponder.tasks.math500 import Math500
 
-HALF = [*("\\boxed{\\frac12}", "\\boxed{0.5}", "\\boxed{2}", "\\boxed{\\sqrt{4}}", "", "\\boxed{3}")]
+HALF = [
+    *("\\boxed{\\frac12}", "\\boxed{0.5}", "\\boxed{2}", "\\boxed{\\sqrt{4}}", "", "\\boxed{3}")
+]
 
 
-def outcome(model, problem, sample, right, ballot=None, *, ended="", tokens=100, task="math500", size=0):
+def outcome(
+    model, problem, sample, right, ballot=None, *, ended="", tokens=100, task="math500", size=0
+):
     details = {} if ballot is None else {"ballot": ballot}
     return made_up.outcome(
         task, model, size, problem, ended or ("right" if right else "wrong"),
@@ -39,7 +45,9 @@ def sampled(problems=12, samples=6, model="qwq", seed=1):
     for p, s in itertools.product(range(problems), range(samples)):
         vote = rng.choice([0, 0, 1, 1, 2, None])
         ended = "" if vote is not None else rng.choice(["unparsed", "truncated"])
-        drawn.append(outcome(model, f"p{p:02}", s, vote == 0, vote, ended=ended, tokens=100 + 10 * p))
+        drawn.append(
+            outcome(model, f"p{p:02}", s, vote == 0, vote, ended=ended, tokens=100 + 10 * p)
+        )
     return drawn
 
 
@@ -60,7 +68,9 @@ def test_the_figure_counts_every_subset_of_the_samples() -> None:
     assert drawn.picture.png.startswith(b"\x89PNG")
     rows = {r["k"]: r for r in drawn.tables["samples"]}
     assert list(rows) == [1, 2, 4, 6]
-    votes = [[o.details.get("ballot") for o in outcomes if o.problem == f"p{p:02}"] for p in range(12)]
+    votes = [
+        [o.details.get("ballot") for o in outcomes if o.problem == f"p{p:02}"] for p in range(12)
+    ]
     for k, row in rows.items():
         passed, voted = np.mean([by_counting(own, k) for own in votes], axis=0)
         assert (row["pass_at_k"], row["maj_at_k"]) == pytest.approx((passed, voted))
@@ -78,8 +88,15 @@ def test_problems_with_fewer_samples_leave_as_k_grows() -> None:
     outcomes = [o for o in sampled() if o.problem > "p02" or o.sample < 3]
     failed = [outcome("qwq", "p00", 5, right=False, ended="failed")]
     tables = Samples().estimate(outcomes + failed)
-    assert [(r["k"], r["problems"]) for r in tables["samples"]] == [(1, 12), (2, 12), (4, 9), (6, 9)]
-    assert Samples().findings(tables)[0].endswith("on the 9 of 12 problems that have so many samples.")
+    assert [(r["k"], r["problems"]) for r in tables["samples"]] == [
+        (1, 12),
+        (2, 12),
+        (4, 9),
+        (6, 9),
+    ]
+    assert (
+        Samples().findings(tables)[0].endswith("on the 9 of 12 problems that have so many samples.")
+    )
     assert tables["panels"][0]["rests_on"].endswith("1 failed and left out")
 
 
@@ -89,7 +106,9 @@ def test_each_model_has_a_line_and_each_task_a_panel() -> None:
     drawn = draw_figure("samples", Samples(against="tokens"), outcomes)
     assert [p["panel"] for p in drawn.tables["panels"]] == ["math500", "aime24"]
     assert Counter(r["model"] for r in drawn.tables["samples"]) == {"qwq": 4, "r1": 5}
-    assert drawn.findings[-1].endswith("; pass@k and maj@k need `samples = 2` or more in the study.")
+    assert drawn.findings[-1].endswith(
+        "; pass@k and maj@k need `samples = 2` or more in the study."
+    )
     title = drawn.spec["concat"][0]["layer"][1]["encoding"]["x"]["title"]
     assert title == "output tokens (thinking + answer) per problem (log scale)"
 
@@ -100,7 +119,11 @@ def test_without_ballots_there_is_no_majority_and_without_answers_it_is_wrong() 
     assert [r["maj_at_k"] is None for r in tables["samples"]] == [False, True, True, True]
     assert "no majority vote" in Samples().findings(tables)[0]
     assert draw_figure("samples", Samples(), turns).picture.png
-    cut = [outcome("qwq", f"p{p}", s, right=False, ended="truncated") for p in range(3) for s in range(4)]
+    cut = [
+        outcome("qwq", f"p{p}", s, right=False, ended="truncated")
+        for p in range(3)
+        for s in range(4)
+    ]
     assert [r["maj_at_k"] for r in Samples().estimate(cut)["samples"]] == [0, 0, 0]
     assert draw_figure("samples", Samples(), cut).picture.png
 
@@ -108,7 +131,15 @@ def test_without_ballots_there_is_no_majority_and_without_answers_it_is_wrong() 
 def test_answers_that_are_equal_as_mathematics_vote_together() -> None:
     pytest.importorskip("math_verify")
     answers = ["\\frac{1}{2}", None, "0.5", "2", "\\sqrt{4}", "x = 2", "3"]
-    assert equal_answers(Math500(file=Path(Math500.example["file"])), answers) == [0, None, 0, 3, 3, 3, 6]
+    assert equal_answers(Math500(file=Path(Math500.example["file"])), answers) == [
+        0,
+        None,
+        0,
+        3,
+        3,
+        3,
+        6,
+    ]
     assert equal_answers(ChainSum(), ["0.5", "1/2", "0.5"]) == [0, 1, 0]
 
 
@@ -116,7 +147,10 @@ def test_answers_that_are_equal_as_mathematics_vote_together() -> None:
 def stored(write) -> Study:
     """Two problems, six samples of each."""
     pytest.importorskip("math_verify")
-    rows = [{"problem": "Half of 1?", "answer": "\\frac12"}, {"problem": "The root of 4?", "answer": "2"}]
+    rows = [
+        {"problem": "Half of 1?", "answer": "\\frac12"},
+        {"problem": "The root of 4?", "answer": "2"},
+    ]
     write("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     replies = [
         {"problem": problem.id, "sample": s, "answer": text, "answer_tokens": 7}
@@ -126,7 +160,12 @@ def stored(write) -> Study:
     replies[5]["stop"] = "length"
     write("r.jsonl", "".join(json.dumps(reply) + "\n" for reply in replies))
     replay = {"name": "replay", "file": "r.jsonl"}
-    return Study(task=[{"name": "math500", "file": "a.jsonl"}], model=[replay], samples=6, figure=[{"name": "samples"}])
+    return Study(
+        task=[{"name": "math500", "file": "a.jsonl"}],
+        model=[replay],
+        samples=6,
+        figure=[{"name": "samples"}],
+    )
 
 
 def test_stored_samples_are_read_again_for_a_vote(stored, ponder, write) -> None:
@@ -136,7 +175,8 @@ def test_stored_samples_are_read_again_for_a_vote(stored, ponder, write) -> None
         outcomes = with_ballots(store, stored.cells)
         plain = list(store.outcomes(stored.cells))
     votes = {p: [o.details.get("ballot") for o in outcomes if o.problem == p] for p in dict.fromkeys(o.problem for o in outcomes)}  # fmt: skip
-    # ½ is right in the first, 2 in the second; the fifth says nothing, and the first problem's last sample is truncated.
+    # ½ is right in the first, 2 in the second; the fifth says nothing, and the first problem's last
+    # sample is truncated.
     assert list(votes.values()) == [[0, 0, 2, 2, None, None], [2, 2, 0, 0, None, 4]]
     assert [o._replace(details={}) for o in outcomes] == [o._replace(details={}) for o in plain]
     assert not any("ballot" in o.details for o in plain)

@@ -1,4 +1,6 @@
-"""`ponder score` writes what the reward says, says where a line is broken, and resumes where it stopped."""
+"""`ponder score` writes what the reward says, says where a line is broken, and resumes where it
+stopped.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,11 @@ def test_score_writes_what_the_reward_says(ponder, write) -> None:
 
 
 def test_score_says_where_a_line_is_broken(ponder, write) -> None:
-    rows = lines_of(records(3)) + '{"id": 1, \n{"question": "?"}\n' + lines_of([{"question": "a?", "answer": "b"}])
+    rows = (
+        lines_of(records(3))
+        + '{"id": 1, \n{"question": "?"}\n'
+        + lines_of([{"question": "a?", "answer": "b"}])
+    )
     write("traces.jsonl", rows)
     result = ponder("score", "traces.jsonl", "--reward", "oracle")
     assert result.exit_code == 2
@@ -88,7 +94,9 @@ def test_scoring_resumes_where_it_stopped(ponder, write) -> None:
     assert Path("traces.scored.jsonl").read_bytes() == whole
 
 
-@pytest.mark.parametrize("content", ["my notes", "my notes\n", '{"question": "Who?"}', "{}\n", "[1]\n"])
+@pytest.mark.parametrize(
+    "content", ["my notes", "my notes\n", '{"question": "Who?"}', "{}\n", "[1]\n"]
+)
 def test_a_file_that_is_something_else_is_left_alone(ponder, write, content) -> None:
     write("traces.jsonl", lines_of(records()))
     write("notes.txt", content)
@@ -135,15 +143,27 @@ def test_scoring_does_not_resume_from_other_scores(ponder, write, change) -> Non
     assert result.exit_code == 2
     where = {"file": 3, "shorter": 5}.get(change, 1)
     assert (
-        f"traces.scored.jsonl:{where}: this line was not written by the same reward from the same file" in result.stderr
+        f"traces.scored.jsonl:{where}: this line was not written by the same reward from the same file"
+        in result.stderr
     )
     assert Path("traces.scored.jsonl").read_bytes() == before
 
 
 def test_a_file_scored_by_another_reward_is_scored_again(ponder, write) -> None:
-    write("traces.jsonl", lines_of([{**row, "score": 0.123, "step_scores": [9]} for row in records()]))
+    write(
+        "traces.jsonl", lines_of([{**row, "score": 0.123, "step_scores": [9]} for row in records()])
+    )
     assert ponder("score", "traces.jsonl", "--reward", "oracle").exit_code == 0
-    first = ponder("score", "traces.scored.jsonl", "--reward", "oracle", "--set", "alpha=0.0", "-o", "again.jsonl")
+    first = ponder(
+        "score",
+        "traces.scored.jsonl",
+        "--reward",
+        "oracle",
+        "--set",
+        "alpha=0.0",
+        "-o",
+        "again.jsonl",
+    )
     assert first.exit_code == 0
     for given, found in zip(records(), read_json("again.jsonl"), strict=True):
         assert found["score"] == pytest.approx(sum(map(float, given["labels"])) / 3)
@@ -179,7 +199,8 @@ def test_a_scoring_that_is_stopped_loses_no_score(folder, monkeypatch) -> None:
     whole = Scoring(read(Path("traces.jsonl")), Batches(), Path("whole.jsonl"))
     list(whole)
     work = iter(Scoring(read(Path("traces.jsonl")), Batches(), Path("out.jsonl")))
-    for _ in range(1 + 1 + 2 + 3):  # the start, the first batches, and three of the next, which come from its end
+    # the start, the first batches, and three of the next, which come from its end
+    for _ in range(1 + 1 + 2 + 3):
         next(work)
     work.close()
     assert [row["id"] for row in read_json("out.jsonl")] == ["t0", "t2", "t1", "t6", "t5", "t4"]
@@ -201,7 +222,14 @@ def test_copies_are_scored_once_and_new_traces_anywhere_are_added(ponder, write)
     summary = json.loads(ponder(*words).stdout)
     assert (summary["scored"], summary["scored_before"]) == (2, 4)
     assert Path("asked.txt").read_text().split()[3:] == ["t4", "t5"]
-    assert [row["id"] for row in read_json("traces.scored.jsonl")] == ["t4", "t0", "t1", "t2", "t1", "t5"]
+    assert [row["id"] for row in read_json("traces.scored.jsonl")] == [
+        "t4",
+        "t0",
+        "t1",
+        "t2",
+        "t1",
+        "t5",
+    ]
 
 
 def test_a_file_without_any_score_exits_with_1(ponder, write) -> None:

@@ -70,7 +70,12 @@ def test_finds_the_critical_size(write, ponder) -> None:
 
 def test_a_search_resumes_as_if_it_had_not_been_interrupted(write, ponder) -> None:
     """One attempt at a time: within a round, what is asked first may be answered last."""
-    write("s.toml", STUDY.format(critical_size=40).replace("steepness", "concurrency = 1\nbudget = 8000\nsteepness"))
+    write(
+        "s.toml",
+        STUDY.format(critical_size=40).replace(
+            "steepness", "concurrency = 1\nbudget = 8000\nsteepness"
+        ),
+    )
     ponder("run", "s.toml")
     whole = sizes_asked("s.toml")
     for file in Path().glob("ponder.db*"):
@@ -86,7 +91,12 @@ def test_a_search_resumes_as_if_it_had_not_been_interrupted(write, ponder) -> No
 
 
 def test_a_search_that_has_not_ended_is_incomplete(write, ponder) -> None:
-    write("s.toml", STUDY.format(critical_size=40).replace("steepness", "concurrency = 1\nbudget = 8000\nsteepness"))
+    write(
+        "s.toml",
+        STUDY.format(critical_size=40).replace(
+            "steepness", "concurrency = 1\nbudget = 8000\nsteepness"
+        ),
+    )
     ponder("run", "s.toml", "--set", "max_tokens=20000")
     part = json.loads(ponder("report", "s.toml", "--json").stdout)
     assert not part["complete"]
@@ -113,7 +123,9 @@ def test_a_search_ends_when_every_attempt_fails(write, ponder, folder) -> None:
 
 
 def test_a_search_asks_what_comes_without_one_first(write, ponder) -> None:
-    write("s.toml", STUDY.format(critical_size=40) + '[[task]]\nname = "execution"\nsize = [3, 5]\n')
+    write(
+        "s.toml", STUDY.format(critical_size=40) + '[[task]]\nname = "execution"\nsize = [3, 5]\n'
+    )
     assert ponder("run", "s.toml").exit_code == 0
     asked = sizes_asked("s.toml")
     assert (asked[3], asked[5]) == (20, 20)
@@ -133,7 +145,10 @@ def test_open_ends(write, ponder, critical_size, ends) -> None:
     ("change", "message"),
     [
         (('search = "max"', 'search = "min"'), "task[0].search: there is no choice 'min'"),
-        (('search = "max"', 'search = "max"\nsize = 4'), "task[0].size: a search chooses its own sizes"),
+        (
+            ('search = "max"', 'search = "max"\nsize = 4'),
+            "task[0].size: a search chooses its own sizes",
+        ),
         (("target = 0.5", "target = 1.5"), "task[0]: target is an accuracy from"),
         (("largest = 512", "largest = 1"), "task[0]: `largest` must be above 1, not 1"),
     ],

@@ -58,7 +58,9 @@ def test_interval_covers_and_is_as_narrow_as_asked() -> None:
         found = [search.estimate(searched(search, curve, rng)) for _ in range(50)]
         hits.append(sum(e.low <= right <= e.high for e in found))
         assert np.median([e.value for e in found]) == pytest.approx(right, rel=0.15)
-        assert all(e.low <= e.value <= e.high <= 2 * e.low for e in found if e.attempts < search.most)
+        assert all(
+            e.low <= e.value <= e.high <= 2 * e.low for e in found if e.attempts < search.most
+        )
     # Fifty runs of one curve may miss 95 % by 6: all together by 2.5.
     assert sum(hits) >= 0.92 * 300
     assert min(hits) >= 0.82 * 50
@@ -128,7 +130,8 @@ def test_depends_on_the_results_only() -> None:
         again = dict(reversed(tried.items()))
         assert Search(width=2.0).next(again) == search.next(tried)
         assert Search(width=2.0).estimate(again) == search.estimate(tried)
-    assert search.next(backwards) == search.next({**part, 5000: (0, 0)})  # a size asked, not yet answered
+    # a size asked, not yet answered
+    assert search.next(backwards) == search.next({**part, 5000: (0, 0)})
 
 
 def test_attempts_gather_near_the_target() -> None:
@@ -139,7 +142,8 @@ def test_attempts_gather_near_the_target() -> None:
 
 
 @pytest.mark.parametrize(
-    ("curve", "times"), [(logistic(200, 6, lapse=0.02), 3), (logistic(60, 2, lapse=0.05), 2), (power(0.99), 1.25)]
+    ("curve", "times"),
+    [(logistic(200, 6, lapse=0.02), 3), (logistic(60, 2, lapse=0.05), 2), (power(0.99), 1.25)],
 )
 def test_a_ladder_needs_more_calls_for_the_same_width(curve, times) -> None:
     rng, search = np.random.default_rng(5), Search(width=1.5, high=4096)
@@ -150,7 +154,8 @@ def test_a_ladder_needs_more_calls_for_the_same_width(curve, times) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"low": 0}, {"low": 9, "high": 9}, {"target": 1.0}, {"target": 0.0}, {"width": 1.0}]
+    "settings",
+    [{"low": 0}, {"low": 9, "high": 9}, {"target": 1.0}, {"target": 0.0}, {"width": 1.0}],
 )
 def test_settings_that_make_no_sense_are_refused(settings) -> None:
     with pytest.raises(UserError):

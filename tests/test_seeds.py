@@ -15,7 +15,13 @@ from scipy import stats
 from ponder.core import Estimate
 from ponder.stats.corrections import benjamini_hochberg, p_value
 from ponder.stats.distributions import t_quantile
-from ponder.stats.frontier import Variant, accuracy_difference, constant_half, simultaneous_level, under_budget
+from ponder.stats.frontier import (
+    Variant,
+    accuracy_difference,
+    constant_half,
+    simultaneous_level,
+    under_budget,
+)
 from ponder.stats.seeds import pooled, spread, widened
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
@@ -30,19 +36,28 @@ def cells(*means: float, problems: int = 50) -> np.ndarray:
 def test_a_difference_over_seeds_alone_is_welchs() -> None:
     first, second = [0.5, 0.56, 0.64], [0.3, 0.31, 0.33, 0.36, 0.35]
     value = float(np.mean(first) - np.mean(second))
-    found = widened(Estimate(value, value, value, 9, 9), [spread(cells(*arm)) for arm in (first, second)], 0.95, -1, 1)
+    found = widened(
+        Estimate(value, value, value, 9, 9),
+        [spread(cells(*arm)) for arm in (first, second)],
+        0.95,
+        -1,
+        1,
+    )
     truth = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((truth.low, truth.high))
 
 
 def test_the_quantile_between_whole_degrees_of_freedom() -> None:
     asked = [(p, df) for p in (0.6, 0.975, 0.9999) for df in (1.5, 2.25, 7.9, 33.4)]
-    assert [t_quantile(*a) for a in asked] == pytest.approx([stats.t.ppf(*a) for a in asked], rel=1e-6)
+    assert [t_quantile(*a) for a in asked] == pytest.approx(
+        [stats.t.ppf(*a) for a in asked], rel=1e-6
+    )
 
 
 def test_seed_means_alone_bound_the_interval_from_below() -> None:
     rng = np.random.default_rng(1)
-    noisy = np.array([[0.4], [0.6]]) + rng.normal(0, 2.0, (2, 40))  # the interaction explains all of the difference
+    # the interaction explains all of the difference
+    noisy = np.array([[0.4], [0.6]]) + rng.normal(0, 2.0, (2, 40))
     noisy += np.array([[0.4], [0.6]]) - noisy.mean(axis=1, keepdims=True)
     own = spread(noisy)
     assert own.training < 0 < own.total
@@ -51,7 +66,12 @@ def test_seed_means_alone_bound_the_interval_from_below() -> None:
 
 
 def test_pooling_shares_one_estimate_and_needs_four_arms() -> None:
-    arms = [cells(0.4, 0.5, 0.6), cells(0.6, 0.7, 0.8), cells(0.1, 0.2, 0.3), cells(0.45, 0.5, 0.55)]
+    arms = [
+        cells(0.4, 0.5, 0.6),
+        cells(0.6, 0.7, 0.8),
+        cells(0.1, 0.2, 0.3),
+        cells(0.45, 0.5, 0.55),
+    ]
     pool = pooled(arms)
     assert pool is not None
     logit = [0.1 / 0.25, 0.1 / 0.21, 0.1 / 0.16, 0.05 / 0.25]
@@ -60,7 +80,8 @@ def test_pooling_shares_one_estimate_and_needs_four_arms() -> None:
     assert pooled([*arms[:3], cells(0.5)]) is None
     both = [pool.spread(0.5, 3), pool.spread(0.5, 3)]
     found = widened(Estimate(0.0, 0.0, 0.0, 9, 9), both, 0.95, -1, 1)
-    half = stats.t.ppf(0.975, 8) * 0.25 * np.sqrt(2 * pool.total / 3)  # 8 degrees of freedom, not 16
+    # 8 degrees of freedom, not 16
+    half = stats.t.ppf(0.975, 8) * 0.25 * np.sqrt(2 * pool.total / 3)
     assert found.high == pytest.approx(half)
 
 
@@ -83,7 +104,9 @@ def test_the_p_value_is_that_of_the_interval() -> None:
 
 def test_the_band_of_independent_points_is_sidaks() -> None:
     points = np.random.default_rng(4).normal(size=(4000, 12))
-    assert simultaneous_level(points, 0.95, np.ones(4000)) == pytest.approx(0.95 ** (1 / 12), abs=0.001)
+    assert simultaneous_level(points, 0.95, np.ones(4000)) == pytest.approx(
+        0.95 ** (1 / 12), abs=0.001
+    )
     same = np.tile(points[:, :1], 12)
     assert simultaneous_level(same, 0.95, np.ones(4000)) == pytest.approx(0.95, abs=0.005)
     assert constant_half(25, 0.95) == pytest.approx(stats.kstwobign.ppf(0.95) / 5, rel=1e-3)
@@ -91,25 +114,43 @@ def test_the_band_of_independent_points_is_sidaks() -> None:
 
 def test_few_problems_have_a_constant_band() -> None:
     number = np.arange(25)
-    few = Variant("v", (), np.zeros(25, dtype=np.int64), number, 10.0 + number, number < 20, 0.0, 0.0)
+    few = Variant(
+        "v", (), np.zeros(25, dtype=np.int64), number, 10.0 + number, number < 20, 0.0, 0.0
+    )
     middle = under_budget(few, [0.0, 21.0, 99.0])[1]
-    assert (middle.value, middle.low, middle.high) == pytest.approx((0.48, 0.48 - 0.2716, 0.48 + 0.2716), abs=1e-3)
+    assert (middle.value, middle.low, middle.high) == pytest.approx(
+        (0.48, 0.48 - 0.2716, 0.48 + 0.2716), abs=1e-3
+    )
 
 
 def test_problems_count_equally_however_many_samples_they_have() -> None:
     problem = np.array([0] * 90 + list(range(1, 10)))
-    one = Variant("v", (), np.zeros(99, dtype=np.int64), problem, np.ones(99), problem == 0, 0.0, 0.0)
-    other = Variant("w", (), np.zeros(10, dtype=np.int64), np.arange(10), np.ones(10), np.zeros(10, bool), 0.0, 0.0)
+    one = Variant(
+        "v", (), np.zeros(99, dtype=np.int64), problem, np.ones(99), problem == 0, 0.0, 0.0
+    )
+    other = Variant(
+        "w",
+        (),
+        np.zeros(10, dtype=np.int64),
+        np.arange(10),
+        np.ones(10),
+        np.zeros(10, bool),
+        0.0,
+        0.0,
+    )
     assert accuracy_difference(one, other).value == pytest.approx(0.1)
     assert one.by_seed(one.correct).mean() == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(
     ("seeds", "spread_of_seeds", "widest"),
-    [(2, 0.3, 0.7), (3, 1.0, 0.65)],  # without the interval over seed means alone, 89 and 92 % are covered
+    # without the interval over seed means alone, 89 and 92 % are covered
+    [(2, 0.3, 0.7), (3, 1.0, 0.65)],
 )
 def test_one_variants_accuracy_covers(seeds: int, spread_of_seeds: float, widest: float) -> None:
-    _, share, width, _ = simulated.single(seeds, 200, spread_of_seeds, 400, np.random.default_rng(5))
+    _, share, width, _ = simulated.single(
+        seeds, 200, spread_of_seeds, 400, np.random.default_rng(5)
+    )
     assert share >= 0.93
     assert width < widest
 
@@ -131,5 +172,7 @@ def test_a_whole_budget_curve_is_in_its_band(problems: int, samples: int) -> Non
 
 
 def test_false_discoveries_are_rare() -> None:
-    (_, false, _, _), (_, plain, _, _) = simulated.false_discoveries(8, 0, 1, 60, 60, np.random.default_rng(8))
+    (_, false, _, _), (_, plain, _, _) = simulated.false_discoveries(
+        8, 0, 1, 60, 60, np.random.default_rng(8)
+    )
     assert false <= 0.08 < plain

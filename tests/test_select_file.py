@@ -1,4 +1,6 @@
-"""`ponder select` writes the best first, leaves out what is asked, and names mistakes in its files and words."""
+"""`ponder select` writes the best first, leaves out what is asked, and names mistakes in its files
+and words.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +21,45 @@ def test_select_from_a_file(ponder, write) -> None:
     write("traces.jsonl", lines_of([*rows, {**rows[4], "id": "t4 again"}]))
     ponder("score", "traces.jsonl", "--reward", "oracle")
     write("asked.jsonl", lines_of([{"problem": rows[2]["problem"]}]))
-    result = ponder("select", "traces.scored.jsonl", "--top", "2", "--right", "--without", "asked.jsonl", "--json")
+    result = ponder(
+        "select",
+        "traces.scored.jsonl",
+        "--top",
+        "2",
+        "--right",
+        "--without",
+        "asked.jsonl",
+        "--json",
+    )
     assert result.exit_code == 0
     summary = json.loads(result.stdout)
-    assert summary["dropped"] == {"wrong": 2, "in the evaluation set": 1, "duplicate": 1, "beyond the top 2": 1}
+    assert summary["dropped"] == {
+        "wrong": 2,
+        "in the evaluation set": 1,
+        "duplicate": 1,
+        "beyond the top 2": 1,
+    }
     assert "1  dropped: duplicate (t4 again of t4)" in result.stderr
     found = read_json("traces.chosen.jsonl")
-    assert [row["id"] for row in found] == ["t4", "t5"]  # 1 + (1 + 1 + 0.4) / 3, then 1 + (1 + 0 + 0.5) / 3
+    # 1 + (1 + 1 + 0.4) / 3, then 1 + (1 + 0 + 0.5) / 3
+    assert [row["id"] for row in found] == ["t4", "t5"]
     assert found[1]["chosen"] == {
         "rank": 2, "score": pytest.approx(1.5), "tokens": summary["tokens"] - found[0]["chosen"]["tokens"],
         "reason": "score ranks 3 of 4",
     }  # fmt: skip
-    assert found[1]["thinking"] == rows[5]["response"].partition("</think>")[0].removeprefix("<think>")
-    again = ponder("select", "traces.chosen.jsonl", "--top", "1", "-o", "one.jsonl")  # a selection can be chosen from
+    assert found[1]["thinking"] == rows[5]["response"].partition("</think>")[0].removeprefix(
+        "<think>"
+    )
+    # a selection can be chosen from
+    again = ponder("select", "traces.chosen.jsonl", "--top", "1", "-o", "one.jsonl")
     assert again.stdout == "one.jsonl\n"
     assert [row["id"] for row in read_json("one.jsonl")] == ["t4"]
 
 
 def test_the_shortest_of_each_problem_that_passes_a_filter(ponder, write) -> None:
-    """The filter and the order of `by` are options; without --per-problem the easiest problems would come first."""
+    """The filter and the order of `by` are options; without --per-problem the easiest problems
+    would come first.
+    """
     rows = [
         {
             "id": f"{n}{kind}",
@@ -65,10 +87,21 @@ def test_the_shortest_of_each_problem_that_passes_a_filter(ponder, write) -> Non
 
 def test_select_leaves_out_what_a_study_asks(ponder, write) -> None:
     asked = next(ChainSum().problems(4, 7))
-    rows = [{"id": "asked", "question": "In pocket words.", "answer": "so", "score": 1.0, "problem_id": asked.id}]
+    rows = [
+        {
+            "id": "asked",
+            "question": "In pocket words.",
+            "answer": "so",
+            "score": 1.0,
+            "problem_id": asked.id,
+        }
+    ]
     rows += [{"id": "other", "question": "Another?", "answer": "yes", "score": 0.5}]
     write("scored.jsonl", lines_of(rows))
-    write("mine.toml", 'seed = 7\nproblems = 3\n[[task]]\nname = "chain_sum"\nsize = 4\n[[model]]\nname = "oracle"\n')
+    write(
+        "mine.toml",
+        'seed = 7\nproblems = 3\n[[task]]\nname = "chain_sum"\nsize = 4\n[[model]]\nname = "oracle"\n',
+    )
     result = ponder("select", "scored.jsonl", "--by", "all", "--without", "mine.toml")
     assert result.exit_code == 0
     assert [row["id"] for row in read_json("scored.chosen.jsonl")] == ["other"]
@@ -78,14 +111,26 @@ def test_select_leaves_out_what_a_study_asks(ponder, write) -> None:
     ("words", "message"),
     [
         (["score", "traces.jsonl", "--reward", "orakle"], "did you mean `oracle`?"),
-        (["score", "traces.jsonl", "--reward", "oracle", "--set", "alhpa=1"], "did you mean `alpha`?"),
+        (
+            ["score", "traces.jsonl", "--reward", "oracle", "--set", "alhpa=1"],
+            "did you mean `alpha`?",
+        ),
         (["score", "none.jsonl", "--reward", "oracle"], "can't read none.jsonl"),
-        (["score", "traces.jsonl", "--reward", "oracle", "-o", "traces.jsonl"], "would be overwritten"),
-        (["score", "traces.jsonl", "--reward", "oracle", "-o", "no/where.jsonl"], "can't write no/where.jsonl"),
+        (
+            ["score", "traces.jsonl", "--reward", "oracle", "-o", "traces.jsonl"],
+            "would be overwritten",
+        ),
+        (
+            ["score", "traces.jsonl", "--reward", "oracle", "-o", "no/where.jsonl"],
+            "can't write no/where.jsonl",
+        ),
         (["score", "empty.jsonl", "--reward", "oracle"], "there are no traces in empty.jsonl"),
         (["select", "traces.jsonl"], "nothing limits how many traces to keep"),
         (["select", "traces.jsonl", "--top", "2"], "no trace has a score"),
-        (["select", "two.jsonl", "--top", "2"], "scores of two rewards can't be ranked together: `a 1` and `b 2`"),
+        (
+            ["select", "two.jsonl", "--top", "2"],
+            "scores of two rewards can't be ranked together: `a 1` and `b 2`",
+        ),
         (["select", "odd.jsonl", "--top", "2"], "trace x: score must be a number, not 'high'"),
         (["select", "two.jsonl", "--by", "random", "--threshold", "7"], "scores of two rewards"),
         (["select", "one.jsonl", "--threshold", "7"], "no trace is left"),
@@ -111,7 +156,10 @@ def test_mistakes_on_the_command_line(ponder, write, words, message) -> None:
 
 
 def test_the_best_are_written_first(folder) -> None:
-    rows = [{"id": f"t{n}", "question": f"{text(n)}?", "answer": text(n + 9), "score": n % 4} for n in range(7)]
+    rows = [
+        {"id": f"t{n}", "question": f"{text(n)}?", "answer": text(n + 9), "score": n % 4}
+        for n in range(7)
+    ]
     Path("scored.jsonl").write_text(lines_of(rows))
     progress = list(Selecting(read(Path("scored.jsonl")), Choice(top=4), Path("out.jsonl")))
     assert progress == [{"read": "0"}, {"read": "7", "kept": "4"}]
@@ -129,7 +177,9 @@ def test_selecting_reports_progress(folder, monkeypatch) -> None:
 
 def test_an_odd_score_can_be_passed_over(folder) -> None:
     trace = {"question": "?", "answer": "a"}
-    Path("odd.jsonl").write_text(lines_of([{**trace, "score": "high"}, {**trace, "score": 1, "answer": "b"}]))
+    Path("odd.jsonl").write_text(
+        lines_of([{**trace, "score": "high"}, {**trace, "score": 1, "answer": "b"}])
+    )
     selecting = Selecting(read(Path("odd.jsonl"), bad="skip"), Choice(top=5), Path("out.jsonl"))
     assert list(selecting)[-1] == {"read": "2", "kept": "1"}
     assert selecting.selection.counts == {"unscored": 1}

@@ -1,4 +1,6 @@
-"""Selection: what is kept and why, up to which limit, and with lengths matched, against plain computations."""
+"""Selection: what is kept and why, up to which limit, and with lengths matched, against plain
+computations.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,13 @@ from ponder.traces.selection import Choice, Scored, select, ties
 
 
 def test_the_best_are_kept() -> None:
-    traces = [scored("c", 0.5), scored("a", 0.7), scored("d", 0.9), scored("b", 0.6), scored("e", None)]
+    traces = [
+        scored("c", 0.5),
+        scored("a", 0.7),
+        scored("d", 0.9),
+        scored("b", 0.6),
+        scored("e", None),
+    ]
     traces.append(scored("f", float("nan")))
     found = select(traces, Choice(top=3))
     assert [(one.id, one.rank, one.index, one.score) for one in found.kept] == [
@@ -40,7 +48,8 @@ def test_ties_go_by_the_seed_and_not_by_the_order_or_the_id() -> None:
     assert drawn[0] == kept(reversed(traces), top=5, tolerance=0.01)
     every = [name for names in drawn for name in names]
     assert not [name for name in every if name.startswith("wrong")]
-    assert len(set(every)) > 35  # each of the forty may be drawn, and few are not in forty draws of five
+    # each of the forty may be drawn, and few are not in forty draws of five
+    assert len(set(every)) > 35
     assert abs(np.mean([int(name) for name in every]) - 19.5) < 3  # and none before the others
     assert kept(traces, top=42, tolerance=0.01)[40:] == ["wrong9", "wrong8"]
     found = select(traces, Choice(top=5, tolerance=0.01))
@@ -48,7 +57,10 @@ def test_ties_go_by_the_seed_and_not_by_the_order_or_the_id() -> None:
     assert "40  traces tie with the last one kept; kept scores: 0.99" in found.table()
     # Samples of one problem share its id, and have lots of their own.
     same = [scored("p", 1.0, text(n), question="?") for n in range(30)]
-    picks = {tuple(sorted(one.index for one in select(same, Choice(top=3, seed=seed)).kept)) for seed in range(9)}
+    picks = {
+        tuple(sorted(one.index for one in select(same, Choice(top=3, seed=seed)).kept))
+        for seed in range(9)
+    }
     assert len(picks) > 6
 
 
@@ -59,11 +71,17 @@ def test_a_tie_reaches_from_its_best_and_no_further() -> None:
 
 
 def test_one_trace_per_problem() -> None:
-    """Each problem's first by score or length; the problems at random, so that easy ones have no advantage."""
+    """Each problem's first by score or length; the problems at random, so that easy ones have no
+    advantage.
+    """
     traces = [
         scored(f"{n}{k}", score, text(f"{n}{k}", length), f"problem {n}?", tokens=length)
         for n in range(12)
-        for k, score, length in (("long", 0.9 + n / 1000, 90 + n), ("short", 0.8, 30 + n), ("wrong", 0.1, 10))
+        for k, score, length in (
+            ("long", 0.9 + n / 1000, 90 + n),
+            ("short", 0.8, 30 + n),
+            ("wrong", 0.1, 10),
+        )
     ]
     best = kept(traces, per_problem=True)
     assert sorted(best) == sorted(f"{n}long" for n in range(12))
@@ -77,7 +95,10 @@ def test_one_trace_per_problem() -> None:
     assert found.kept[0].reason == "is shortest of its problem's traces"
     # A problem's id counts, not the text of the question.
     task = [Problem(name, 1, ("Add.",)) for name in "ab"]
-    given = [Scored(Trace("Add.", text(n), "so", extra={"problem": task[n % 2]}), n / 4) for n in range(4)]
+    given = [
+        Scored(Trace("Add.", text(n), "so", extra={"problem": task[n % 2]}), n / 4)
+        for n in range(4)
+    ]
     assert sorted(one.index for one in select(given, Choice(per_problem=True)).kept) == [2, 3]
 
 
@@ -89,7 +110,11 @@ def test_a_threshold_takes_all_above_it() -> None:
 
 
 def test_topics_and_teachers_have_their_share() -> None:
-    traces = [scored(f"{topic}{n}", n / 10, topic=topic, teacher=f"t{n % 2}") for topic in "xy" for n in range(4)]
+    traces = [
+        scored(f"{topic}{n}", n / 10, topic=topic, teacher=f"t{n % 2}")
+        for topic in "xy"
+        for n in range(4)
+    ]
     assert sorted(kept(traces, per_topic=1)) == ["x3", "y3"]
     assert [one[1] for one in kept(traces, per_teacher=1)] == ["3", "2"]  # the best of t1 and of t0
     assert [one[1] for one in kept(traces, top=3, per_topic=2)] == ["3", "3", "2"]
@@ -125,7 +150,8 @@ def test_an_equal_budget_of_tokens() -> None:
         assert found.tokens == sum(10 * int(one.id) for one in found.kept) <= 100
         assert found.counted_by == "traces"
     found = select(traces, Choice(budget_tokens=100))
-    assert [one.id for one in found.kept] == ["7"]  # 70, and the next would make 130: the order isn't left for a fit
+    # 70, and the next would make 130: the order isn't left for a fit
+    assert [one.id for one in found.kept] == ["7"]
     assert found.counts == {"beyond the token budget": 6}
 
 
@@ -196,7 +222,9 @@ def test_no_traces() -> None:
 
 def test_a_choice_reads_from_toml() -> None:
     table = {"by": "random", "top": 5, "without": ["math500", "tents:36"], "match_length": False}
-    assert msgspec.convert(table, Choice) == Choice(by="random", top=5, without=("math500", "tents:36"))
+    assert msgspec.convert(table, Choice) == Choice(
+        by="random", top=5, without=("math500", "tents:36")
+    )
 
 
 def test_the_rules_of_a_choice_are_those_that_apply() -> None:
@@ -206,7 +234,10 @@ def test_the_rules_of_a_choice_are_those_that_apply() -> None:
     assert len(select(traces, Choice(), problem).kept) == 1
     assert select(traces, Choice(overlap=0.4), problem).counts == {"in the evaluation set": 1}
     assert len(select(traces, Choice(overlap=0.4, min_run=10), problem).kept) == 1
-    half = [scored("a", 0.9, text(1, 100)), scored("b", 0.5, edited(text(1, 100), 7), scored("a", 1.0).trace.question)]
+    half = [
+        scored("a", 0.9, text(1, 100)),
+        scored("b", 0.5, edited(text(1, 100), 7), scored("a", 1.0).trace.question),
+    ]
     assert len(kept(half)) == 2
     assert len(kept(half, alike=0.4)) == 1
 
@@ -217,7 +248,10 @@ def test_the_rules_of_a_choice_are_those_that_apply() -> None:
 def test_a_selection_by_length_is_none_once_lengths_are_matched() -> None:
     rng = random.Random(3)
     lengths = [int(rng.lognormvariate(7, 1)) + 10 for _ in range(2000)]
-    traces = [scored(f"{n:04}", float(tokens), str(n), f"{n}?", tokens=tokens) for n, tokens in enumerate(lengths)]
+    traces = [
+        scored(f"{n:04}", float(tokens), str(n), f"{n}?", tokens=tokens)
+        for n, tokens in enumerate(lengths)
+    ]
     mean = sum(lengths) / len(lengths)
     plain = select(traces, Choice(top=200, keep_duplicates=True))
     assert plain.with_length == pytest.approx((1.0, 1.0))
@@ -243,7 +277,8 @@ def test_what_is_good_for_its_length_is_found() -> None:
     lengths = [int(rng.lognormvariate(7, 1)) + 10 for _ in range(2000)]
     good = [rng.random() < 0.1 for _ in lengths]
     scores = [
-        np.log(tokens) + 0.3 * is_good + rng.gauss(0, 0.05) for tokens, is_good in zip(lengths, good, strict=True)
+        np.log(tokens) + 0.3 * is_good + rng.gauss(0, 0.05)
+        for tokens, is_good in zip(lengths, good, strict=True)
     ]
     best = np.argsort(matched(scores, lengths))[-200:]
     assert np.mean([good[n] for n in best]) > 0.85
@@ -252,7 +287,8 @@ def test_what_is_good_for_its_length_is_found() -> None:
 
 
 def test_lengths_are_matched_within_a_teacher() -> None:
-    """One teacher is longer and always scores higher; each is ranked among its own traces of similar length.
+    """One teacher is longer and always scores higher; each is ranked among its own traces of
+    similar length.
 
     Ranked together, the other teacher would be kept only at lengths that it alone has.
     """
@@ -262,14 +298,17 @@ def test_lengths_are_matched_within_a_teacher() -> None:
         long = n % 2
         tokens = rng.randrange(100, 200) + 50 * long
         name, good = f"{n:03}", rng.random()
-        traces.append(scored(name, good + 5 * long, name, f"{n}?", tokens=tokens, teacher=f"t{long}"))
+        traces.append(
+            scored(name, good + 5 * long, name, f"{n}?", tokens=tokens, teacher=f"t{long}")
+        )
     found = select(traces, Choice(per_teacher=20, match_length=True, keep_duplicates=True))
     for teacher in (0, 1):
         chosen = [one.score - 5 * teacher for one in found.kept if int(one.id) % 2 == teacher]
         assert len(chosen) == 20
         assert np.mean(chosen) > 0.85
         lengths = [one.tokens for one in found.kept if int(one.id) % 2 == teacher]
-        assert sum(150 <= tokens < 200 for tokens in lengths) >= 5  # where both teachers have traces
+        # where both teachers have traces
+        assert sum(150 <= tokens < 200 for tokens in lengths) >= 5
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 150])

@@ -29,8 +29,22 @@ def outcome(model, problem, right, methods=(), *, made=None, sample=0, tokens=90
     )  # fmt: skip
 
 
-def student(by, number, skill, rng, *, seeds=(1, 2, 3), problems=60, spread=0.0, made=True, tokens=200.0, **more):
-    """Attempts of students trained on traces selected in one way; problems are the harder the later they come."""
+def student(
+    by,
+    number,
+    skill,
+    rng,
+    *,
+    seeds=(1, 2, 3),
+    problems=60,
+    spread=0.0,
+    made=True,
+    tokens=200.0,
+    **more,
+):
+    """Attempts of students trained on traces selected in one way; problems are the harder the later
+    they come.
+    """
     model, before = more.pop("model", "student"), more.pop("before", ())
     found = []
     for seed in seeds:
@@ -67,7 +81,9 @@ def pile(gain=1.5, rewards=("pocket-m",), **more):
     for number, skill in ((100, -0.5), (1000, 0.5)):
         found += student("random", number, skill, rng, **more)
         for k, reward in enumerate(rewards, 1):
-            found += student("reward", number, skill + gain * k / len(rewards), rng, reward=reward, **more)
+            found += student(
+                "reward", number, skill + gain * k / len(rewards), rng, reward=reward, **more
+            )
     found += student("longest", 100, -0.7, rng, **more)
     return found + student("all", 4000, 1.0, rng, **more)
 
@@ -86,13 +102,21 @@ def test_students_are_drawn_as_counted() -> None:
     by_chance = data["student + sft by=random number=100"]
     row = rows["reward", 100]
     right = fraction(chosen, chosen.correct)
-    assert [row[f"accuracy{e}"] for e in ("", "_low", "_high")] == [right.value, right.low, right.high]
+    assert [row[f"accuracy{e}"] for e in ("", "_low", "_high")] == [
+        right.value,
+        right.low,
+        right.high,
+    ]
     assert (row["seeds"], row["attempts"], row["problems"], row["selected"]) == (3, 180, 60, 100)
     own = [o.correct for o in outcomes if sft(o).get("by") == "reward" and sft(o)["number"] == 100]
     assert row["accuracy"] == pytest.approx(np.mean(own))
     apart = accuracy_difference(chosen, by_chance)
     [gain] = (d for d in found.tables["differences"] if (d["less"], d["number"]) == ("random", 100))
-    assert [gain[f"difference{e}"] for e in ("", "_low", "_high")] == [apart.value, apart.low, apart.high]
+    assert [gain[f"difference{e}"] for e in ("", "_low", "_high")] == [
+        apart.value,
+        apart.low,
+        apart.high,
+    ]
     # Baselines with another number of traces: all of them, and none.
     compared = [(d["number"], d["less"], d["less_number"]) for d in found.tables["differences"]]
     assert compared == [
@@ -127,14 +151,22 @@ def test_what_is_said_at_the_smallest_number(made_up, said: str) -> None:
 def test_unequal_tokens_are_said() -> None:
     rng = np.random.default_rng(5)
     outcomes = student("random", 100, 0, rng) + student("random", 300, 0, rng)
-    outcomes += student("reward", 100, 0, rng, tokens=290.0) + student("reward", 300, 0, rng, tokens=240.0)
+    outcomes += student("reward", 100, 0, rng, tokens=290.0) + student(
+        "reward", 300, 0, rng, tokens=240.0
+    )
     [said] = Selection().findings(Selection().estimate(outcomes))
-    assert said.endswith("It was trained on 1.20 to 1.45 times the tokens of random, which may explain part.")
+    assert said.endswith(
+        "It was trained on 1.20 to 1.45 times the tokens of random, which may explain part."
+    )
 
 
 def test_all_is_the_whole_pool_and_fewer_than_asked_for_is_said() -> None:
     rng = np.random.default_rng(8)
-    outcomes = student("reward", 100, 1, rng) + student("random", 100, 0, rng) + student("right", 100, 1, rng)
+    outcomes = (
+        student("reward", 100, 1, rng)
+        + student("random", 100, 0, rng)
+        + student("right", 100, 1, rng)
+    )
     outcomes += [o._replace(made={"selected": 4000}) for o in student("all", 100, 1, rng)]
     for i, o in enumerate(outcomes):
         if sft(o)["by"] == "right":
@@ -146,7 +178,9 @@ def test_all_is_the_whole_pool_and_fewer_than_asked_for_is_said() -> None:
         "reward": 100,
         "right": 100,
     }
-    assert Selection().findings(tables)[-1] == "tents: fewer traces than asked for: right 72 of 100."
+    assert (
+        Selection().findings(tables)[-1] == "tents: fewer traces than asked for: right 72 of 100."
+    )
     # Where only the untrained student answered, there is nothing to draw.
     outcomes += [made_up.changed(o, task="execution", ended="failed") for o in outcomes] + [
         made_up.changed(o, task="execution") for o in bare()
@@ -156,9 +190,13 @@ def test_all_is_the_whole_pool_and_fewer_than_asked_for_is_said() -> None:
 
 def test_only_seeds_are_pooled() -> None:
     rng = np.random.default_rng(6)
-    outcomes = [o for rate in (1e-4, 3e-4) for o in student("random", 100, rate * 5000, rng, rate=rate)]
+    outcomes = [
+        o for rate in (1e-4, 3e-4) for o in student("random", 100, rate * 5000, rng, rate=rate)
+    ]
     for size in ("s", "l"):  # a reward's identity, as a study hands it on
-        outcomes += student("reward", 100, 1, rng, rate=3e-4, reward={"name": "pocket", "size": size})
+        outcomes += student(
+            "reward", 100, 1, rng, rate=3e-4, reward={"name": "pocket", "size": size}
+        )
     outcomes += bare("teacher", 3) + bare(skill=2, methods=[("dpo", {"seed": 1})])
     trained = ("sft", {"by": "random", "number": 100, "seed": 1, "rate": 1e-4})
     outcomes += bare(skill=5, methods=[trained, ("best_of", {"n": 4, "pick": "best"})])
@@ -188,7 +226,9 @@ def test_failed_attempts_take_their_problem_along() -> None:
     outcomes[200] = outcomes[200]._replace(ended="failed")
     [panel] = Selection().estimate(outcomes)["panels"]
     assert panel["problems"] == 59
-    assert panel["rests_on"].endswith("1 failed and left out, 1 problems that not all answered left out")
+    assert panel["rests_on"].endswith(
+        "1 failed and left out, 1 problems that not all answered left out"
+    )
 
 
 def test_a_study_without_chosen_traces_is_told_how_to_have_them() -> None:
@@ -210,26 +250,41 @@ def test_a_second_panel_compares_rewards_by_size() -> None:
     figure = Selection(overlay="prm_selection_samples", overlay_size="prm_selection_size")
     found = draw_figure("selection", figure, outcomes)
     assert found.picture.png.startswith(b"\x89PNG")
-    sizes = {s["line"]: s["reward_parameters"] for s in found.tables["students"] if s["by"] == "reward"}
+    sizes = {
+        s["line"]: s["reward_parameters"] for s in found.tables["students"] if s["by"] == "reward"
+    }
     assert sizes == {"a judge": None, **SIZES}
     data = {v.name: v for v in variants_of(outcomes).variants}
-    large, small = (data[f"student + sft by=reward number=100 reward=pocket-{size}"] for size in "ls")
-    [row] = (d for d in found.tables["differences"] if d["less_by"] == "reward" and d["number"] == 100)
+    large, small = (
+        data[f"student + sft by=reward number=100 reward=pocket-{size}"] for size in "ls"
+    )
+    [row] = (
+        d for d in found.tables["differences"] if d["less_by"] == "reward" and d["number"] == 100
+    )
     apart = accuracy_difference(large, small)
     ends = [row[f"difference{e}"] for e in ("", "_low", "_high")]
-    assert (row["line"], row["less"], ends) == ("pocket-l", "pocket-s", [apart.value, apart.low, apart.high])
+    assert (row["line"], row["less"], ends) == (
+        "pocket-l",
+        "pocket-s",
+        [apart.value, apart.low, apart.high],
+    )
     how = "beats" if apart.low > 0 else "can't be told from"
     said = [s for s in found.findings if s.startswith("tents, 100 traces: ")]
-    assert said[0].startswith(f"tents, 100 traces: the largest reward, pocket-l, {how} the smallest, pocket-s: ")
+    assert said[0].startswith(
+        f"tents, 100 traces: the largest reward, pocket-l, {how} the smallest, pocket-s: "
+    )
     assert "tents: rewards of unknown size, not drawn by size: a judge." in found.findings
-    # One panel by number, one by size for each number of traces, and the published points of both below.
+    # One panel by number, one by size for each number of traces, and the published points of both
+    # below.
     measured, below = (row["hconcat"] for row in found.spec["vconcat"])
     assert [panel["title"]["subtitle"].split(";")[0] for panel in measured[1:]] == [
         "students of 100 traces",
         "students of 1,000 traces",
     ]
     assert [panel["title"]["text"] for panel in below] == ["MATH500, published"] * 2
-    drawn, chance = (found.spec["datasets"][c["data"]["name"]] for c in (measured[1], measured[1]["layer"][1]))
+    drawn, chance = (
+        found.spec["datasets"][c["data"]["name"]] for c in (measured[1], measured[1]["layer"][1])
+    )
     assert [s["line"] for s in drawn] == ["pocket-s", "pocket-m", "pocket-l"]
     assert [(s["by"], s["number"]) for s in chance] == [("random", 100)]
 
@@ -244,7 +299,10 @@ def test_without_several_sizes_there_is_one_panel() -> None:
     rng = np.random.default_rng(3)
     outcomes = pile() + student("reward", 100, 1, rng, reward="pocket-m", match_length=True)
     tables = Selection().estimate(outcomes)
-    assert {s["line"] for s in tables["students"] if s["by"] == "reward"} == {"reward", "reward, match length"}
+    assert {s["line"] for s in tables["students"] if s["by"] == "reward"} == {
+        "reward",
+        "reward, match length",
+    }
     assert len(Selection().draw(tables).to_dict()["vconcat"][0]["hconcat"]) == 1
 
 
@@ -252,16 +310,27 @@ def test_published_points() -> None:
     found = draw_figure("selection", Selection(overlay="prm_selection_samples"), pile())
     rows = {(r["name"], r["samples"]): r for r in found.tables["published"]}
     assert len(rows) == 6
-    assert (rows["ReasonFlux-PRM-7B", 10000]["accuracy"], rows["random", 1000]["from_figure"]) == (0.915, False)
-    names = {row: f"{row[0]}, {row[1] / 1000:g}k" if "ReasonFlux" in row[0] else row[0] for row in rows}
+    assert (rows["ReasonFlux-PRM-7B", 10000]["accuracy"], rows["random", 1000]["from_figure"]) == (
+        0.915,
+        False,
+    )
+    names = {
+        row: f"{row[0]}, {row[1] / 1000:g}k" if "ReasonFlux" in row[0] else row[0] for row in rows
+    }
     said = found.findings[-1]
-    assert said.startswith("MATH500, published: 3 of 15 differences are within binomial chance on 500 problems: ")
+    assert said.startswith(
+        "MATH500, published: 3 of 15 differences are within binomial chance on 500 problems: "
+    )
     assert "differ by −1.5 to −1.0 points for the same students" in said
     _agrees(said, [(names[key], r["accuracy"]) for key, r in rows.items()])
     sizes = Selection(overlay_size="prm_selection_size")
     tables = sizes.estimate(pile())
-    assert {r["name"]: r["parameters"] for r in tables["published_sizes"]}["Qwen2.5-Math-PRM-72B"] == 72e9
-    _agrees(sizes.findings(tables)[-1], [(r["name"], r["accuracy"]) for r in tables["published_sizes"]])
+    assert {r["name"]: r["parameters"] for r in tables["published_sizes"]}[
+        "Qwen2.5-Math-PRM-72B"
+    ] == 72e9
+    _agrees(
+        sizes.findings(tables)[-1], [(r["name"], r["accuracy"]) for r in tables["published_sizes"]]
+    )
 
 
 def _agrees(said: str, points: list[tuple[str, float]]) -> None:
@@ -294,9 +363,21 @@ def two_pools():
             add("reward", 3, facts, teachers=teachers, rule="top", **scored)
             add("right", 1, facts, teachers=teachers, rule="top")
     add("reward", 3, facts, teachers=FAULTS, rule="top", **{**scored, "reward": "pocket-s"})
-    for rule, skill in (("filter", 1), ("filter_shortest", 2), ("per_problem", 1), ("match_length", 0)):
+    for rule, skill in (
+        ("filter", 1),
+        ("filter_shortest", 2),
+        ("per_problem", 1),
+        ("match_length", 0),
+    ):
         add("reward", skill, facts, teachers=STYLES, rule=rule, **scored)
-    add("reward", -3, facts, teachers=STYLES, rule="top", **{**scored, "tolerance": 0.0, "threshold": None})
+    add(
+        "reward",
+        -3,
+        facts,
+        teachers=STYLES,
+        rule="top",
+        **{**scored, "tolerance": 0.0, "threshold": None},
+    )
     add("right", 1, facts, teachers=STYLES, rule="top")
     add("right", 2, facts, teachers=STYLES, rule="filter_shortest")
     return found
@@ -307,21 +388,35 @@ def test_pools_of_traces_stand_apart_and_rules_name_lines() -> None:
     found = draw_figure("selection", Selection(), outcomes)
     names = ["tents | faults 50 %", "tents | faults 75 %", "tents | good, wordy"]
     assert [p["panel"] for p in found.tables["panels"]] == names
-    lines = {panel: {s["line"] for s in found.tables["students"] if s["panel"] == panel} for panel in names}
+    lines = {
+        panel: {s["line"] for s in found.tables["students"] if s["panel"] == panel}
+        for panel in names
+    }
     assert lines[names[0]] == {"untrained", "random", "right", "pocket-l"}
     assert lines[names[1]] == {"untrained", "random", "right", "pocket-l", "pocket-s"}
     assert lines[names[2]] == {"untrained", "random", "right", "right and short"} | {
         f"pocket-l, {rule}"
-        for rule in ("exact scores", "filter", "filter + shortest", "best per problem", "match length")
+        for rule in (
+            "exact scores",
+            "filter",
+            "filter + shortest",
+            "best per problem",
+            "match length",
+        )
     }
     # A selection is compared with others from its own pool only.
     own = {(s["panel"], s["line"], s["number"]): s["accuracy"] for s in found.tables["students"]}
     for d in found.tables["differences"]:
-        less = own[d["panel"], d["line"], d["number"]] - own[d["panel"], d["less"], d["less_number"]]
+        less = (
+            own[d["panel"], d["line"], d["number"]] - own[d["panel"], d["less"], d["less_number"]]
+        )
         assert d["difference"] == pytest.approx(less)
-    baselines = {d["less"] for d in found.tables["differences"] if d["line"] == "pocket-l, filter + shortest"}
+    baselines = {
+        d["less"] for d in found.tables["differences"] if d["line"] == "pocket-l, filter + shortest"
+    }
     assert baselines == {"untrained", "random", "right", "right and short"}
-    # Only pools with several numbers or sizes have panels by number; all are in the panel by pool, with what they share.
+    # Only pools with several numbers or sizes have panels by number; all are in the panel by pool,
+    # with what they share.
     first, last = (row["hconcat"] for row in found.spec["vconcat"])
     titles = [
         first[0]["vconcat"][0]["title"]["text"],
@@ -332,7 +427,10 @@ def test_pools_of_traces_stand_apart_and_rules_name_lines() -> None:
     shown = found.spec["datasets"][last[1]["data"]["name"]]
     assert {(s["pool"], s["line"]) for s in shown} == {
         (pool, line)
-        for pool, lines in (("faults 50 %", ("random", "right", "pocket-l")), ("good, wordy", ("random", "right")))
+        for pool, lines in (
+            ("faults 50 %", ("random", "right", "pocket-l")),
+            ("good, wordy", ("random", "right")),
+        )
         for line in lines
     } | {("faults 75 %", line) for line in ("random", "right", "pocket-l")}
     assert {s["number"] for s in shown} == {30}
@@ -353,7 +451,9 @@ def test_where_the_reward_loses_it_is_said_why() -> None:
     }
     told = Selection().findings(found)
     assert f"tents | good, wordy: {reasons['tents | good, wordy']}." in told
-    assert "100% were right in every step, and 50% of the random ones" in next(s for s in told if "pocket-l less" in s)
+    assert "100% were right in every step, and 50% of the random ones" in next(
+        s for s in told if "pocket-l less" in s
+    )
     # No reason is made up for a reward that isn't worse, nor from facts that weren't recorded.
     bare_facts = [o._replace(made={"selected": 30}) for o in two_pools()]
     assert not any(p["reason"] for p in Selection().estimate(bare_facts)["panels"])

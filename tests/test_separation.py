@@ -14,12 +14,19 @@ from ponder.stats.separation import ScoredSamples, separation
 def attempt(problem: int, totals, right, said=None, thinkings=2.0, in_answer=0.0) -> ScoredSamples:
     wrong = float(sum(not r for r in right))
     return ScoredSamples(
-        (8, f"p{problem}"), tuple(totals), tuple(said or totals), tuple(right), thinkings, wrong, in_answer
+        (8, f"p{problem}"),
+        tuple(totals),
+        tuple(said or totals),
+        tuple(right),
+        thinkings,
+        wrong,
+        in_answer,
     )
 
 
 def test_pairs_are_counted_within_an_attempt_only() -> None:
-    # Across problems every right sample scores below every wrong one; within them, three of four pairs are in order.
+    # Across problems every right sample scores below every wrong one; within them, three of four
+    # pairs are in order.
     rows = [
         attempt(0, (0.2, 0.1), (True, False)),
         attempt(1, (0.9, 0.8, 0.8, 0.9), (False, True, False, False)),
@@ -61,7 +68,8 @@ def test_the_order_of_attempts_does_not_matter_and_problems_are_resampled() -> N
     rng = np.random.default_rng(5)
     rows = []
     for problem in range(40):
-        good = rng.random() < 0.7  # a problem's attempts agree, so ten attempts tell no more than one
+        # a problem's attempts agree, so ten attempts tell no more than one
+        good = rng.random() < 0.7
         rows += [attempt(problem, (0.9, 0.1) if good else (0.1, 0.9), (True, False))] * 10
     found = separation(rows)
     assert separation(random.Random(1).sample(rows, len(rows))) == found

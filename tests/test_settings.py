@@ -1,4 +1,6 @@
-"""`--set` changes any key of a study for one command; a mistake in it blames the option, not the file."""
+"""`--set` changes any key of a study for one command; a mistake in it blames the option, not the
+file.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,18 @@ METHODS = (
 
 def test_set(write) -> None:
     write("s.toml", GOOD)
-    study = Study.load("s.toml", ["model.error=0.25", "problems=7", "task.size=[8]", "model[0].label=two words"])
+    study = Study.load(
+        "s.toml", ["model.error=0.25", "problems=7", "task.size=[8]", "model[0].label=two words"]
+    )
     assert study.problems == 7
     (cell,) = study.cells
     assert study.cells[0].label.variant == "two words"
     assert (cell.size, cell.model.error, cell.label.model) == (8, 0.25, "two words")  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("setting", ["problems", "model.x.y=1", "models.id=1", "model[3].id=1", "=1"])
+@pytest.mark.parametrize(
+    "setting", ["problems", "model.x.y=1", "models.id=1", "model[3].id=1", "=1"]
+)
 def test_set_mistakes(write, ponder, setting) -> None:
     write("s.toml", GOOD)
     result = ponder("plan", "s.toml", "--set", setting)
@@ -60,12 +66,17 @@ def test_set_one_table_of_several(write) -> None:
 def test_set_reaches_methods(write, setting, chains) -> None:
     write("s.toml", METHODS)
     cells = Study.load("s.toml", [setting, "task.size=2"]).cells
-    named = [[f"vote {m.n}" if m.plugin_name() == "vote" else m.plugin_name() for m in c.methods] for c in cells]  # type: ignore[attr-defined]
+    named = [
+        [f"vote {m.n}" if m.plugin_name() == "vote" else m.plugin_name() for m in c.methods]
+        for c in cells
+    ]  # type: ignore[attr-defined]
     assert named == chains
 
 
 def test_set_without_an_index_means_every_table(write) -> None:
-    second = '[[model]]\nname = "oracle"\nlabel = "second"\nmethod = [[], [{ name = "vote", n = 4 }]]\n'
+    second = (
+        '[[model]]\nname = "oracle"\nlabel = "second"\nmethod = [[], [{ name = "vote", n = 4 }]]\n'
+    )
     write("s.toml", GOOD + 'method = { name = "vote", n = 2 }\n' + second)
     cells = Study.load("s.toml", ["model.method.n=7", "task.size=2"]).cells
     assert [[m.n for m in c.methods] for c in cells] == [[7], [], [7]]  # type: ignore[attr-defined]
@@ -88,7 +99,9 @@ def test_set_without_an_index_means_every_table(write) -> None:
         ("model.errr=1", "--set model.errr: model `oracle` has no key `errr`\nhint: did you mean `error`?"),
     ],
 )  # fmt: skip
-def test_an_error_in_a_setting_blames_the_option_not_the_file(write, ponder, setting, message) -> None:
+def test_an_error_in_a_setting_blames_the_option_not_the_file(
+    write, ponder, setting, message
+) -> None:
     result = ponder("plan", write("s.toml", GOOD), "--set", "title=x", "--set", setting)
     assert result.exit_code == 2
     assert message in result.stderr
@@ -96,7 +109,12 @@ def test_an_error_in_a_setting_blames_the_option_not_the_file(write, ponder, set
 
 
 def test_an_error_in_the_file_blames_the_file(write, ponder) -> None:
-    result = ponder("plan", write("s.toml", GOOD.replace('"oracle"', '"oracle"\nerror = "x"')), "--set", "problems=5")
+    result = ponder(
+        "plan",
+        write("s.toml", GOOD.replace('"oracle"', '"oracle"\nerror = "x"')),
+        "--set",
+        "problems=5",
+    )
     assert "s.toml: model[0].error: expected a number, not text" in result.stderr
 
 
@@ -126,7 +144,9 @@ def test_a_key_that_is_an_option_is_answered_with_the_command(write, ponder) -> 
 
 
 def test_another_name_is_no_hint_where_there_is_no_such_key(write, ponder) -> None:
-    assert "here it is called" not in ponder("plan", write("s.toml", GOOD + "base_url = 9\n")).stderr
+    assert (
+        "here it is called" not in ponder("plan", write("s.toml", GOOD + "base_url = 9\n")).stderr
+    )
 
 
 def test_a_search_over_sizes_that_a_task_lacks_is_said(write, ponder) -> None:

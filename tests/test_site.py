@@ -1,4 +1,7 @@
-"""The docs as a site: its navigation names every page, its gallery every figure. Building it needs `make site`."""
+"""The docs as a site: its navigation names every page, its gallery every figure.
+
+Building it needs `make site`.
+"""
 
 from __future__ import annotations
 

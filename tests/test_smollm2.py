@@ -67,7 +67,9 @@ def test_the_study_runs_and_a_greedy_run_repeats(ponder: Callable, folder: Path,
     texts = []
     for name in ("first.db", "second.db"):
         assert ponder("run", "smollm2", "--store", name, *options).exit_code == 0
-        ponder("export", "smollm2", "--store", name, "--format", "jsonl", "-o", "out.jsonl", *options)
+        ponder(
+            "export", "smollm2", "--store", name, "--format", "jsonl", "-o", "out.jsonl", *options
+        )
         attempts = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
         texts.append({a["problem"]: a["answer"] for a in attempts})
         assert {a["ended"] for a in attempts} <= {"right", "wrong"}
@@ -80,41 +82,61 @@ def test_the_study_runs_and_a_greedy_run_repeats(ponder: Callable, folder: Path,
 
 
 def test_a_stream_says_the_same_and_when_it_began(url: str) -> None:
-    settings: dict[str, Any] = {"id": "SmolLM2-135M-Instruct.Q4_1", "url": url, "temperature": 0.0, "budget": 20}
+    settings: dict[str, Any] = {
+        "id": "SmolLM2-135M-Instruct.Q4_1",
+        "url": url,
+        "temperature": 0.0,
+        "budget": 20,
+    }
     (whole,), (streamed,) = ask(Endpoint(**settings), 1), ask(Endpoint(**settings, stream=True), 1)
     assert (streamed.answer, streamed.stop) == (whole.answer, whole.stop)
     assert streamed.bill.answer_tokens == whole.bill.answer_tokens > 1
     assert streamed.bill.counted_by == "server"
-    assert 0 < streamed.bill.cached_tokens < streamed.bill.prompt_tokens  # it has just read the same prompt
+    # it has just read the same prompt
+    assert 0 < streamed.bill.cached_tokens < streamed.bill.prompt_tokens
     assert 0 < streamed.measures["first_token_seconds"] < streamed.bill.seconds
     reached(url=url)
 
 
-@pytest.mark.parametrize(("question", "budget", "stop"), [("Hi", 100, "end"), ("Tell a long story.", 20, "length")])
-def test_without_usage_its_tokenizer_counts_the_same(url: str, question: str, budget: int, stop: str) -> None:
+@pytest.mark.parametrize(
+    ("question", "budget", "stop"), [("Hi", 100, "end"), ("Tell a long story.", 20, "length")]
+)
+def test_without_usage_its_tokenizer_counts_the_same(
+    url: str, question: str, budget: int, stop: str
+) -> None:
     messages = [Message("user", question)]
     body = {"messages": messages, "max_tokens": budget, "temperature": 0.0}
     payload = msgspec.json.encode(body)
-    with urllib.request.urlopen(urllib.request.Request(f"{url}/chat/completions", payload)) as response:
+    with urllib.request.urlopen(
+        urllib.request.Request(f"{url}/chat/completions", payload)
+    ) as response:
         reply = decode(response.read())
     said = read(reply)
     assert said.stop == stop
 
     async def counted(said: Said, usage: Any) -> dict[str, Any]:
         async with aiohttp.ClientSession() as session:
-            return (await ServerTokenizer(session, URL(url), {}, "m").fill(usage, said, messages, payload, 0))[0]
+            return (
+                await ServerTokenizer(session, URL(url), {}, "m").fill(
+                    usage, said, messages, payload, 0
+                )
+            )[0]
 
     filled = asyncio.run(counted(said, None))
     assert {name: reply.usage[name] for name in filled} == filled
     assert filled["completion_tokens"] > 5 < filled["prompt_tokens"]
     thinking = replace(said, thinking=said.answer, answer="")
     filled = asyncio.run(counted(thinking, reply.usage))
-    assert filled["completion_tokens_details"]["reasoning_tokens"] == reply.usage["completion_tokens"] - (stop == "end")
+    assert filled["completion_tokens_details"]["reasoning_tokens"] == reply.usage[
+        "completion_tokens"
+    ] - (stop == "end")
 
 
 def test_a_taken_port_is_said(url: str) -> None:
     port = str(urlsplit(url).port)
-    done = subprocess.run([*PONDER, "serve", "smollm2", "--port", port], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*PONDER, "serve", "smollm2", "--port", port], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2
     assert f"on port {port}" in done.stderr
     assert "hint: if the port is taken: --port" in done.stderr
@@ -137,23 +159,31 @@ def test_it_stops_in_the_middle_of_an_answer_and_leaves_nothing(stop: signal.Sig
         probe.connect(("127.0.0.1", urlsplit(url).port))
 
 
-def test_it_prints_the_model_of_a_study(ponder: Callable, write: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    def serve(path: Path, port: int, slots: int, context: int, threads: int, ready: Callable) -> None:
+def test_it_prints_the_model_of_a_study(
+    ponder: Callable, write: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def serve(
+        path: Path, port: int, slots: int, context: int, threads: int, ready: Callable
+    ) -> None:
         ready(f"http://127.0.0.1:{port}/v1")
 
     monkeypatch.setattr(_llama_server, "serve", serve)
     result = ponder("serve", write("my model é.gguf", "GGUF"), "--slots", "3")
     (table,) = tomllib.loads(result.stdout)["model"]
     assert table.pop("name") == "endpoint"
-    assert Endpoint(**table) == Endpoint(id="my model é", concurrency=3)  # the default url is where it serves
+    # the default url is where it serves
+    assert Endpoint(**table) == Endpoint(id="my model é", concurrency=3)
     assert table["url"] == "http://127.0.0.1:8000/v1"
     assert "on port 8000" in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(None, "can't read mine.gguf: No such file"), ("<html>", "mine.gguf is not a GGUF file")]
+    ("content", "said"),
+    [(None, "can't read mine.gguf: No such file"), ("<html>", "mine.gguf is not a GGUF file")],
 )
-def test_a_wrong_file_is_said(ponder: Callable, write: Callable, content: str | None, said: str) -> None:
+def test_a_wrong_file_is_said(
+    ponder: Callable, write: Callable, content: str | None, said: str
+) -> None:
     if content:
         write("mine.gguf", content)
     result = ponder("serve", "mine.gguf")

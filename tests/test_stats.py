@@ -1,4 +1,6 @@
-"""Columns, distributions, accuracy and the tables by size, against SciPy, hand-worked numbers and simulation."""
+"""Columns, distributions, accuracy and the tables by size, against SciPy, hand-worked numbers and
+simulation.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,13 @@ from ponder.stats.columns import columns
 from ponder.stats.distributions import chi2_tail, hazard, t_quantile, z_quantile
 
 
-def outcome(size=16, problem="a", sample=0, ended="", correct=True, tokens=100, model="m") -> Outcome:
+def outcome(
+    size=16, problem="a", sample=0, ended="", correct=True, tokens=100, model="m"
+) -> Outcome:
     ended = ended or ("right" if correct else "wrong")
-    return made_up.outcome("t", model, size, problem, ended, sample=sample, thinking_tokens=tokens, answer_tokens=0)
+    return made_up.outcome(
+        "t", model, size, problem, ended, sample=sample, thinking_tokens=tokens, answer_tokens=0
+    )
 
 
 @pytest.mark.parametrize("df", [1, 2, 3, 9, 30, 500, 49_999])
@@ -34,12 +40,16 @@ def test_t_quantile_is_scipys(p, df) -> None:
 
 def test_chi2_tail_is_scipys() -> None:
     x, df = [0.0, 1e-6, 0.5, 4, 30, 200], range(1, 25)
-    assert [chi2_tail(a, k) for a in x for k in df] == pytest.approx([stats.chi2.sf(a, k) for a in x for k in df])
+    assert [chi2_tail(a, k) for a in x for k in df] == pytest.approx(
+        [stats.chi2.sf(a, k) for a in x for k in df]
+    )
 
 
 def test_hazard_is_scipys_from_tail_to_tail() -> None:
     x = np.array([-40.0, -8, -1, 0, 1, 8, 24.9, 25.1, 60, 1e6])
-    assert hazard(x) == pytest.approx(math.sqrt(2 / math.pi) / special.erfcx(x / math.sqrt(2)), rel=1e-8)
+    assert hazard(x) == pytest.approx(
+        math.sqrt(2 / math.pi) / special.erfcx(x / math.sqrt(2)), rel=1e-8
+    )
 
 
 def test_columns_leave_failed_out_and_never_call_cut_off_or_unparsed_right() -> None:
@@ -63,14 +73,16 @@ def test_columns_refuse_two_models() -> None:
 def test_one_attempt_a_problem_is_wilson_with_t() -> None:
     correct = np.array([True] * 14 + [False] * 6)
     found = accuracy(correct, np.arange(20))
-    n = 19 * (stats.norm.ppf(0.975) / stats.t.ppf(0.975, 19)) ** 2  # 19: the variance has G/(G-1) in it
+    # 19: the variance has G/(G-1) in it
+    n = 19 * (stats.norm.ppf(0.975) / stats.t.ppf(0.975, 19)) ** 2
     z = stats.norm.ppf(0.975)
     ends = np.roots([1 + z**2 / n, -(2 * 0.7 + z**2 / n), 0.7**2])  # (p - 0.7)² = z² p (1 - p) / n
     assert (found.value, found.low, found.high) == pytest.approx((0.7, *sorted(ends)))
 
 
 def test_effective_sample_by_hand() -> None:
-    # Two attempts at each of 12 problems: 4 both right, 4 mixed, 4 both wrong. Totals about the mean are 1, 0, -1.
+    # Two attempts at each of 12 problems: 4 both right, 4 mixed, 4 both wrong. Totals about the
+    # mean are 1, 0, -1.
     problem = np.repeat(np.arange(12), 2)
     correct = np.array([1, 1] * 4 + [1, 0] * 4 + [0, 0] * 4, dtype=bool)
     n = 0.25 / (8 / 24**2 * 12 / 11) * (stats.norm.ppf(0.975) / stats.t.ppf(0.975, 11)) ** 2
@@ -147,7 +159,9 @@ def test_equal_samples_are_pooled() -> None:
             for often in (0.0, 0.1, 0.5, 0.9, 1.0):
                 correct = rng.random(problems * samples) < often
                 found = accuracy(correct, np.repeat(np.arange(problems), samples))
-                assert (found.value, found.low, found.high) == pytest.approx(pooled(correct, samples), abs=1e-12)
+                assert (found.value, found.low, found.high) == pytest.approx(
+                    pooled(correct, samples), abs=1e-12
+                )
 
 
 def test_a_problem_weighs_the_same_however_often_it_was_tried() -> None:
@@ -157,7 +171,10 @@ def test_a_problem_weighs_the_same_however_often_it_was_tried() -> None:
     assert accuracy(correct, problem).high > 0.6  # four problems tell little
     assert mean(tokens, problem).value == pytest.approx(400)
     assert geometric_mean(tokens, problem).value == pytest.approx((1000 * 200**3) ** 0.25)
-    rows = [outcome(problem=str(p), sample=i, tokens=1000 if p == 0 else 200) for i, p in enumerate(problem)]
+    rows = [
+        outcome(problem=str(p), sample=i, tokens=1000 if p == 0 else 200)
+        for i, p in enumerate(problem)
+    ]
     assert by_size(columns(rows))[0].median.value == 200
     events = rate(np.array([97.0, 1, 0, 1, 1]), np.array([97.0, 0, 0, 0, 0]))
     assert events.value == pytest.approx(0.97)
@@ -165,7 +182,8 @@ def test_a_problem_weighs_the_same_however_often_it_was_tried() -> None:
 
 
 def test_accuracy_covers_with_unequal_samples() -> None:
-    # Hard problems are tried more often, as after a run that stopped early or retried. Pooled, 4 % were covered.
+    # Hard problems are tried more often, as after a run that stopped early or retried. Pooled, 4 %
+    # were covered.
     rng, hits = np.random.default_rng(9), 0
     for _ in range(400):
         own = rng.beta(1, 1, 30)
@@ -191,17 +209,27 @@ def test_halls_interval_by_its_definition() -> None:
     skewness = stats.skew(values)
     for end, sign in ((found.low, 1), (found.high, -1)):
         t = (values.mean() - end) / stats.sem(values)
-        cubic = t + skewness * t**2 / 3 / math.sqrt(n) + skewness**2 * t**3 / 27 / n + skewness / 6 / math.sqrt(n)
+        cubic = (
+            t
+            + skewness * t**2 / 3 / math.sqrt(n)
+            + skewness**2 * t**3 / 27 / n
+            + skewness / 6 / math.sqrt(n)
+        )
         assert cubic == pytest.approx(sign * stats.t.ppf(0.975, n - 1))
     symmetric = mean(np.array([1.0, 2, 3]), np.arange(3), least=-math.inf)
-    assert (symmetric.low, symmetric.high) == pytest.approx(stats.t.interval(0.95, 2, 2, stats.sem([1, 2, 3])))
+    assert (symmetric.low, symmetric.high) == pytest.approx(
+        stats.t.interval(0.95, 2, 2, stats.sem([1, 2, 3]))
+    )
 
 
 def test_tables_by_size() -> None:
     rows = by_size(
         columns(
             [
-                *(outcome(16, p, s, tokens=t) for p, s, t in [("a", 0, 10), ("a", 1, 30), ("b", 0, 50), ("c", 0, 30)]),
+                *(
+                    outcome(16, p, s, tokens=t)
+                    for p, s, t in [("a", 0, 10), ("a", 1, 30), ("b", 0, 50), ("c", 0, 30)]
+                ),
                 outcome(20, "d", ended="unparsed", correct=False),
                 outcome(20, "e", ended="failed"),
                 outcome(25, "f", ended="failed"),
@@ -223,7 +251,8 @@ def test_tables_by_size() -> None:
 def test_median_counts_cut_off_attempts_as_more_than_they_got() -> None:
     def median(cut):
         rows = [
-            outcome(problem=str(i), ended="truncated" if i >= 20 - cut else "", tokens=10 * (i + 1)) for i in range(20)
+            outcome(problem=str(i), ended="truncated" if i >= 20 - cut else "", tokens=10 * (i + 1))
+            for i in range(20)
         ]
         return by_size(columns(rows))[0].median
 
@@ -277,7 +306,10 @@ def test_redrawn_sums_have_the_mean_and_variance_of_a_sum_of_problems() -> None:
 
 
 def test_import_is_light() -> None:
-    code = (
-        "import sys, ponder.stats.accuracy, ponder.stats.effort, ponder.stats.critical; print('scipy' in sys.modules)"
+    code = "import sys, ponder.stats.accuracy, ponder.stats.effort, ponder.stats.critical; print('scipy' in sys.modules)"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "False\n"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -16,7 +16,9 @@ SIZES = (16, 20, 25, 30, 36, 42, 49, 64)
 
 def columns_of(sizes, problem, correct) -> Columns:
     no = np.zeros(len(sizes), dtype=bool)
-    return Columns(np.asarray(sizes, dtype=float), problem, correct, no, no, np.ones(len(sizes)), np.array([]))
+    return Columns(
+        np.asarray(sizes, dtype=float), problem, correct, no, no, np.ones(len(sizes)), np.array([])
+    )
 
 
 def with_shares(shares, sizes=SIZES, problems=20) -> Columns:
@@ -42,13 +44,19 @@ def test_fit_is_the_maximum_likelihood(seed) -> None:
     data = drawn(np.random.default_rng(seed), 36, 6, 0.08, problems=50)
 
     def loss(theta):
-        p = np.clip(truth(data.size, math.exp(theta[0]), math.exp(theta[1]), theta[2]), 1e-12, 1 - 1e-12)
+        p = np.clip(
+            truth(data.size, math.exp(theta[0]), math.exp(theta[1]), theta[2]), 1e-12, 1 - 1e-12
+        )
         return -np.where(data.correct, np.log(p), np.log1p(-p)).sum()
 
     box = ((2, 5), (-1, 4), (0, 0.2))
-    fits = [optimize.minimize(loss, [math.log(36), 1.8, start], bounds=box) for start in (0.02, 0.1)]
+    fits = [
+        optimize.minimize(loss, [math.log(36), 1.8, start], bounds=box) for start in (0.02, 0.1)
+    ]
     log_c, log_slope, lapse = min(fits, key=lambda fit: fit.fun).x
-    half = optimize.brentq(lambda size: truth(size, math.exp(log_c), math.exp(log_slope), lapse) - 0.5, 5, 200)
+    half = optimize.brentq(
+        lambda size: truth(size, math.exp(log_c), math.exp(log_slope), lapse) - 0.5, 5, 200
+    )
     found = critical_size(data)
     assert found.size.value == pytest.approx(half, rel=1e-3)
     assert found.slope.value == pytest.approx(math.exp(log_slope), rel=2e-2)
@@ -65,7 +73,9 @@ def test_interval_covers(c, slope, lapse, samples, together) -> None:
     rng, hits = np.random.default_rng(3), 0
     half = optimize.brentq(lambda size: truth(size, c, slope, lapse) - 0.5, 5, 200)
     for _ in range(150):
-        found = critical_size(drawn(rng, c, slope, lapse, 20, samples, together), replicates=200).size
+        found = critical_size(
+            drawn(rng, c, slope, lapse, 20, samples, together), replicates=200
+        ).size
         hits += found.low <= half <= found.high
     assert hits >= 0.92 * 150
 
@@ -85,7 +95,8 @@ def test_never_below_half_is_open_above() -> None:
         found = critical_size(with_shares([share] * 8))
         assert math.isnan(found.size.value)
         assert math.isnan(found.slope.value)
-        assert (found.size.low, found.size.high) == (49 if share == 0.7 else 64, math.inf)  # 14 of 20 may be luck
+        # 14 of 20 may be luck
+        assert (found.size.low, found.size.high) == (49 if share == 0.7 else 64, math.inf)
 
 
 def test_never_above_half_is_open_below() -> None:
@@ -154,10 +165,14 @@ def test_the_lapse_interval_is_the_profile_likelihood() -> None:
 
     def best(lapse):
         def loss(theta):
-            p = np.clip(truth(data.size, math.exp(theta[0]), math.exp(theta[1]), lapse), 1e-12, 1 - 1e-12)
+            p = np.clip(
+                truth(data.size, math.exp(theta[0]), math.exp(theta[1]), lapse), 1e-12, 1 - 1e-12
+            )
             return -np.where(data.correct, np.log(p), np.log1p(-p)).sum()
 
-        return optimize.minimize(loss, [math.log(36), 1.8], method="Nelder-Mead", options={"xatol": 1e-7}).fun
+        return optimize.minimize(
+            loss, [math.log(36), 1.8], method="Nelder-Mead", options={"xatol": 1e-7}
+        ).fun
 
     lowest = best(found.value)
     for end in (found.low, found.high):
@@ -175,8 +190,12 @@ def test_lapses_above_a_fifth_are_possible(lapse) -> None:
 def test_a_problem_tried_more_often_weighs_the_same() -> None:
     data = with_shares([1, 1, 0.9, 0.8, 0.5, 0.3, 0.1, 0])
     often = np.where(data.correct, 1, 5)
-    again = columns_of(np.repeat(data.size, often), np.repeat(data.problem, often), np.repeat(data.correct, often))
-    assert critical_size(again).size.value == pytest.approx(critical_size(data).size.value, rel=0.01)
+    again = columns_of(
+        np.repeat(data.size, often), np.repeat(data.problem, often), np.repeat(data.correct, often)
+    )
+    assert critical_size(again).size.value == pytest.approx(
+        critical_size(data).size.value, rel=0.01
+    )
 
 
 def weibull(rng, problems) -> Columns:
@@ -197,7 +216,10 @@ def test_the_local_estimate_covers_whatever_the_shape() -> None:
 
 def test_a_disagreement_with_the_local_estimate_is_found() -> None:
     assert critical_size(weibull(np.random.default_rng(12), 1000)).local_p_value < 0.01
-    assert critical_size(drawn(np.random.default_rng(12), 35, 5, 0.0, problems=1000)).local_p_value > 0.05
+    assert (
+        critical_size(drawn(np.random.default_rng(12), 35, 5, 0.0, problems=1000)).local_p_value
+        > 0.05
+    )
 
 
 def test_local_lines_are_firths() -> None:
@@ -207,11 +229,13 @@ def test_local_lines_are_firths() -> None:
     def loss(line):
         p = special.expit(x @ line)
         information = x.T @ (x * (total[:, 0] * p * (1 - p))[:, None])
-        return -(special.xlogy(total[:, 1], p) + special.xlogy(total[:, 0] - total[:, 1], 1 - p)).sum() - (
-            np.linalg.slogdet(information)[1] / 2
-        )
+        return -(
+            special.xlogy(total[:, 1], p) + special.xlogy(total[:, 0] - total[:, 1], 1 - p)
+        ).sum() - (np.linalg.slogdet(information)[1] / 2)
 
-    expected = optimize.minimize(loss, [0.0, -5.0], method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-10}).x
+    expected = optimize.minimize(
+        loss, [0.0, -5.0], method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-10}
+    ).x
     assert fitted_lines(total[None], log_size)[0][0] == pytest.approx(expected, rel=1e-4)
 
 

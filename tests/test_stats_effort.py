@@ -25,15 +25,22 @@ from coverage_effort import scenario
 SIZES = np.array([16.0, 20, 25, 30, 36, 42, 49, 64])
 
 
-def made(rng, mean, problems=20, samples=1, sizes=SIZES, cap=math.inf, spread=0.4, grows=0.0, right=1.0) -> Columns:
+def made(
+    rng, mean, problems=20, samples=1, sizes=SIZES, cap=math.inf, spread=0.4, grows=0.0, right=1.0
+) -> Columns:
     """Lognormal attempts about `mean(size)`, half of the variance shared within a problem."""
-    size, problem = np.repeat(sizes, problems * samples), np.repeat(np.arange(len(sizes) * problems), samples)
+    size, problem = (
+        np.repeat(sizes, problems * samples),
+        np.repeat(np.arange(len(sizes) * problems), samples),
+    )
     shared = rng.normal(size=len(sizes) * problems)[problem]
     sigma = spread * (size / 36) ** grows
     tokens = mean(size) * np.exp(sigma * (shared + rng.normal(size=len(size))) / math.sqrt(2))
     cut = tokens > cap
     correct = (rng.random(len(size)) < right) & ~cut
-    return Columns(size, problem, correct, np.zeros_like(cut), cut, np.minimum(tokens, cap), np.array([]))
+    return Columns(
+        size, problem, correct, np.zeros_like(cut), cut, np.minimum(tokens, cap), np.array([])
+    )
 
 
 def power(size):
@@ -58,7 +65,9 @@ def test_coefficients_and_variance_are_those_of_the_censored_likelihood() -> Non
         z = (y - theta[0] - theta[1] * x) / sigma
         return np.where(data.truncated, stats.norm.logsf(z), stats.norm.logpdf(z) - np.log(sigma))
 
-    best = optimize.minimize(lambda t: -each(t).sum(), [6, 1, -1, 0], method="BFGS", options={"gtol": 1e-6}).x
+    best = optimize.minimize(
+        lambda t: -each(t).sum(), [6, 1, -1, 0], method="BFGS", options={"gtol": 1e-6}
+    ).x
     step = 1e-4 * np.eye(4)
     scores = np.array([(each(best + s) - each(best - s)) / 2e-4 for s in step]).T
     bend = [[(each(best + a + b) - each(best + a - b) - each(best - a + b) + each(best - a - b)).sum() / 4e-8
@@ -69,7 +78,9 @@ def test_coefficients_and_variance_are_those_of_the_censored_likelihood() -> Non
     law = power_law(data)
     assert law
     assert law.exponent.value == pytest.approx(best[1], abs=1e-4)
-    assert law.exponent.high - law.exponent.value == pytest.approx(stats.t.ppf(0.975, 76) * error, rel=1e-3)
+    assert law.exponent.high - law.exponent.value == pytest.approx(
+        stats.t.ppf(0.975, 76) * error, rel=1e-3
+    )
     assert (law.exponent.attempts, law.exponent.problems) == (240, 80)
 
 
@@ -84,14 +95,22 @@ def test_without_truncation_the_curve_is_the_weighted_parabola_and_its_quantile(
     assert law.bend.value == pytest.approx(q, abs=1e-5)
     for size, x_at in zip(law.sizes, np.unique(x), strict=True):
         assert math.log(size.tokens.value) == pytest.approx(a + b * x_at + q * x_at**2, abs=1e-5)
-        assert math.log(size.upper.value / size.tokens.value) == pytest.approx(1.281552 * size.spread.value, rel=1e-5)
+        assert math.log(size.upper.value / size.tokens.value) == pytest.approx(
+            1.281552 * size.spread.value, rel=1e-5
+        )
     assert law.curve.value[0] == law.sizes[0].tokens.value
     assert law.upper.value[-1] == law.sizes[-1].upper.value
 
 
-@pytest.mark.parametrize(("spread", "cut", "problems"), [(0.6, 0.1, 20), (1.0, 0.4, 20), (0.6, 0.2, 4)])
-def test_intervals_cover_and_tests_hold_their_level(spread: float, cut: float, problems: int) -> None:
-    reached = {name.split(": ")[1]: share for name, share, _, _ in scenario(150, 3, spread, cut, problems)}
+@pytest.mark.parametrize(
+    ("spread", "cut", "problems"), [(0.6, 0.1, 20), (1.0, 0.4, 20), (0.6, 0.2, 4)]
+)
+def test_intervals_cover_and_tests_hold_their_level(
+    spread: float, cut: float, problems: int
+) -> None:
+    reached = {
+        name.split(": ")[1]: share for name, share, _, _ in scenario(150, 3, spread, cut, problems)
+    }
     assert reached["exponent"] >= 0.9  # 150 runs: three standard errors below 95 %
     assert reached["geometric mean, largest size"] >= 0.88
     assert reached["test of a bend, rejections"] <= 0.11
@@ -101,7 +120,9 @@ def test_intervals_cover_and_tests_hold_their_level(spread: float, cut: float, p
 def test_a_bend_and_a_kink_are_found() -> None:
     rng, bends, kinks = np.random.default_rng(4), 0, 0
     for _ in range(40):
-        bent = power_law(made(rng, lambda s: 500 * (s / 36) ** 1.2 * np.exp(0.8 * np.log(s / 36) ** 2)))
+        bent = power_law(
+            made(rng, lambda s: 500 * (s / 36) ** 1.2 * np.exp(0.8 * np.log(s / 36) ** 2))
+        )
         kinked = power_law(made(rng, lambda s: power(s) * np.where(s == 30, 1.6, 1.0)))
         assert bent
         assert kinked
@@ -137,7 +158,9 @@ def test_line_on_solved_attempts_is_least_squares() -> None:
     line = effort(data).line_on_solved
     assert line
     expected = stats.linregress(data.size[data.correct], data.tokens[data.correct])
-    assert (line.slope.value, line.intercept.value) == pytest.approx((expected.slope, expected.intercept))
+    assert (line.slope.value, line.intercept.value) == pytest.approx(
+        (expected.slope, expected.intercept)
+    )
     assert line.curve.value[0] == pytest.approx(expected.intercept + expected.slope * 16)
 
 
@@ -186,8 +209,15 @@ def test_too_little_says_so(problems) -> None:
 def test_everything_truncated_or_a_size_of_zero_has_no_fit() -> None:
     data = made(np.random.default_rng(12), power, cap=1.0)
     assert data.truncated.all()
-    assert (effort(data).on_all, effort(data).on_solved, effort(data).verdict) == (None, None, "not enough data")
-    assert effort(made(np.random.default_rng(12), lambda s: 9 + s, sizes=np.arange(5.0))).on_all is None
+    assert (effort(data).on_all, effort(data).on_solved, effort(data).verdict) == (
+        None,
+        None,
+        "not enough data",
+    )
+    assert (
+        effort(made(np.random.default_rng(12), lambda s: 9 + s, sizes=np.arange(5.0))).on_all
+        is None
+    )
 
 
 def test_order_moves_no_number() -> None:
@@ -203,7 +233,9 @@ def test_order_moves_no_number() -> None:
             thinking_tokens=int(t),
             answer_tokens=0,
         )
-        for i, (s, p, cut, t) in enumerate(zip(data.size, data.problem, data.truncated, data.tokens, strict=True))
+        for i, (s, p, cut, t) in enumerate(
+            zip(data.size, data.problem, data.truncated, data.tokens, strict=True)
+        )
     ]
     mixed = random.Random(1).sample(rows, len(rows))
     first, second = (repr(dataclasses.asdict(effort(columns(r)))) for r in (rows, mixed))
@@ -216,14 +248,20 @@ def test_critical_size_by_budget_counts_what_was_right_in_time() -> None:
     budgets = by_budget(data, whole)
     assert [b for b, _ in budgets] == [125, 187, 250, 375, 500, 1000]
     assert budgets[-1][1] is whole
-    within = critical_size(dataclasses.replace(data, correct=data.correct & (data.tokens <= 500)), replicates=400).size
+    within = critical_size(
+        dataclasses.replace(data, correct=data.correct & (data.tokens <= 500)), replicates=400
+    ).size
     assert budgets[-2][1] == within
     values = [size.value for _, size in budgets if not math.isnan(size.value)]
     assert values == sorted(values)
     # An attempt that was cut at 300 might have been right within 500.
-    early = dataclasses.replace(data, tokens=np.where(data.truncated & (data.size == 64), 300.0, data.tokens))
+    early = dataclasses.replace(
+        data, tokens=np.where(data.truncated & (data.size == 64), 300.0, data.tokens)
+    )
     assert [b for b, _ in by_budget(early, whole)] == [125, 187, 250, 1000]
-    assert by_budget(dataclasses.replace(data, tokens=0 * data.tokens), Estimate(1, 1, 1, 1, 1)) == []
+    assert (
+        by_budget(dataclasses.replace(data, tokens=0 * data.tokens), Estimate(1, 1, 1, 1, 1)) == []
+    )
 
 
 @pytest.mark.parametrize(

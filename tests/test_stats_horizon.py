@@ -18,14 +18,18 @@ from ponder.stats.accuracy import accuracy
 from ponder.stats.horizon import Rollouts, horizon, rollouts
 
 
-def outcome(said, true, problem="a", sample=0, per_turn=1, start=0, ended="wrong", model="m") -> Outcome:
+def outcome(
+    said, true, problem="a", sample=0, per_turn=1, start=0, ended="wrong", model="m"
+) -> Outcome:
     details = {"parsed": said, "true": true, "start": start, "per_turn": per_turn}
     size = len(true) * per_turn
     return made_up.outcome("execution", model, size, problem, ended, sample=sample, details=details)
 
 
 def sums(errors, turns, start=0) -> list[int]:
-    """What a model says that is off by one more from each of these turns on, where each turn adds 2."""
+    """What a model says that is off by one more from each of these turns on, where each turn adds
+    2.
+    """
     return [start + 2 * t + sum(e <= t for e in errors) for t in range(1, turns + 1)]
 
 
@@ -36,7 +40,8 @@ def true(turns, start=0) -> list[int]:
 def clean_until(errors, turns=10, per_turn=1) -> list[Outcome]:
     """One rollout for each of `errors`: its only wrong turn, or None."""
     return [
-        outcome(sums([e] if e else [], turns), true(turns), f"p{i:03}", per_turn=per_turn) for i, e in enumerate(errors)
+        outcome(sums([e] if e else [], turns), true(turns), f"p{i:03}", per_turn=per_turn)
+        for i, e in enumerate(errors)
     ]
 
 
@@ -114,7 +119,10 @@ def test_survival_is_scipys_with_censoring() -> None:
     rng = np.random.default_rng(2)
     error, length = rng.integers(1, 30, 60), rng.integers(5, 25, 60)
     data = rollouts(
-        [outcome(sums([e], n), true(n), f"p{i}") for i, (e, n) in enumerate(zip(error, length, strict=True))]
+        [
+            outcome(sums([e], n), true(n), f"p{i}")
+            for i, (e, n) in enumerate(zip(error, length, strict=True))
+        ]
     )
     curve = horizon(data).survival
     seen = stats.CensoredData.right_censored(np.minimum(error, length), error > length)
@@ -122,14 +130,24 @@ def test_survival_is_scipys_with_censoring() -> None:
     assert curve.value == pytest.approx(theirs.evaluate(np.array(curve.size)))
     assert curve.size[-1] == length.max()
     # Alone in its problem each rollout counts as Greenwood says, but for t(G-1) and Wilson.
-    greenwood = theirs.confidence_interval().high.evaluate(np.array(curve.size)) - np.array(curve.value)
+    greenwood = theirs.confidence_interval().high.evaluate(np.array(curve.size)) - np.array(
+        curve.value
+    )
     middle = (np.array(curve.value) > 0.3) & (np.array(curve.value) < 0.7)
-    assert np.array(curve.high)[middle] - np.array(curve.value)[middle] == pytest.approx(greenwood[middle], abs=0.035)
+    assert np.array(curve.high)[middle] - np.array(curve.value)[middle] == pytest.approx(
+        greenwood[middle], abs=0.035
+    )
 
 
 def test_without_censoring_the_band_is_that_of_accuracy() -> None:
     found = horizon(rollouts(clean_until([3, 3, 5, 8, 8, 9, None, None, 2, 6])))
-    at = dict(zip(found.survival.size, zip(found.survival.low, found.survival.high, strict=True), strict=True))
+    at = dict(
+        zip(
+            found.survival.size,
+            zip(found.survival.low, found.survival.high, strict=True),
+            strict=True,
+        )
+    )
     for row in found.rows:
         if row.last in at:
             assert at[row.last] == pytest.approx((row.task.low, row.task.high))
@@ -139,7 +157,13 @@ def test_band_knows_that_samples_of_a_problem_hang_together() -> None:
     rng = np.random.default_rng(3)
     apart = simulated(rng, np.full(30, 0.97), rollouts=40)
     copies = np.repeat(np.arange(40), 4)
-    parts = (apart.length[copies], apart.index[copies], apart.turn[copies], apart.unparsed[copies], 0)
+    parts = (
+        apart.length[copies],
+        apart.index[copies],
+        apart.turn[copies],
+        apart.unparsed[copies],
+        0,
+    )
     together = horizon(Rollouts(1, copies, *parts))
     assert together.horizon.low == pytest.approx(horizon(apart).horizon.low, abs=1)
     assert together.horizon.high == pytest.approx(horizon(apart).horizon.high, abs=1)
@@ -154,7 +178,8 @@ def test_horizon_by_hand() -> None:
     errors[-1] = 10
     found = horizon(rollouts(clean_until(errors)))
     assert found.horizon.value == 10
-    assert horizon(rollouts(clean_until(errors)), target=0.8).horizon.value == 5  # 16 of 20 after turn 4
+    # 16 of 20 after turn 4
+    assert horizon(rollouts(clean_until(errors)), target=0.8).horizon.value == 5
     lows = [row.first for row in found.rows if row.task.low < 0.5]
     assert (found.horizon.low, found.horizon.high) == (lows[0], math.inf)
 
@@ -186,7 +211,8 @@ def test_every_turn_wrong() -> None:
 
 
 def test_step_accuracy_and_prediction_by_hand() -> None:
-    # 20 rollouts of 10 turns of 3 steps, whose first errors are in turns 1 to 10: 20 errors in 110 turns at risk.
+    # 20 rollouts of 10 turns of 3 steps, whose first errors are in turns 1 to 10: 20 errors in 110
+    # turns at risk.
     found = horizon(rollouts(clean_until([1 + i % 10 for i in range(20)], per_turn=3)))
     p = (90 / 110) ** (1 / 3)
     assert found.step_accuracy.value == pytest.approx(p)
@@ -207,9 +233,13 @@ def test_turns_after_the_first_error_do_not_move_the_prediction() -> None:
 
 
 def test_turn_accuracy_after_right_and_wrong_answers_by_hand() -> None:
-    # Off by one from turn 2 on; the first rollout slips again in turn 4. Turn 1 has no answer before it.
-    found = horizon(rollouts([outcome(sums([2, 4], 4), true(4), "a"), outcome(sums([2], 4), true(4), "b")]))
-    assert (found.after_right.value, found.after_wrong.value) == (0, 3 / 4)  # turns 2 and 2; turns 3, 4, 3 and 4
+    # Off by one from turn 2 on; the first rollout slips again in turn 4. Turn 1 has no answer
+    # before it.
+    found = horizon(
+        rollouts([outcome(sums([2, 4], 4), true(4), "a"), outcome(sums([2], 4), true(4), "b")])
+    )
+    # turns 2 and 2; turns 3, 4, 3 and 4
+    assert (found.after_right.value, found.after_wrong.value) == (0, 3 / 4)
     assert (found.after_wrong.attempts, found.after_wrong.problems) == (2, 2)
     clean = horizon(rollouts(clean_until([None] * 20)))
     assert clean.after_right.value == 1
@@ -219,7 +249,9 @@ def test_turn_accuracy_after_right_and_wrong_answers_by_hand() -> None:
 
 def test_coverage_of_the_prediction_and_of_turns_after_right_and_wrong_answers() -> None:
     """`python benchmarks/coverage.py horizon` is the long form."""
-    benchmark = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "coverage_horizon.py"))
+    benchmark = runpy.run_path(
+        str(Path(__file__).parents[1] / "benchmarks" / "coverage_horizon.py")
+    )
     for scenario, reached, _, _ in benchmark["rows"](60, seed=3):
         assert reached >= 0.88, scenario  # 2.5 standard errors below .95
 
@@ -257,7 +289,11 @@ def test_order_moves_nothing() -> None:
 def curves(kind, per_turn, turns=60):
     """Step accuracy, the true horizon, and turn accuracy."""
     step = np.arange(1, turns * per_turn + 1)
-    p = np.full(len(step), 0.5 ** (1 / (12 * per_turn))) if kind == "constant" else 1 - 0.004 * step / per_turn
+    p = (
+        np.full(len(step), 0.5 ** (1 / (12 * per_turn)))
+        if kind == "constant"
+        else 1 - 0.004 * step / per_turn
+    )
     return int(np.argmax(np.cumprod(p) < 0.5)) + 1, p.reshape(turns, per_turn).prod(axis=1)
 
 
@@ -283,13 +319,19 @@ def test_horizon_covers_with_censoring_and_several_samples() -> None:
         length = rng.integers(8, 31, 25)[problem]
         seen = np.arange(30) < length[:, None]
         index = np.logical_and.accumulate(right, axis=1) & seen
-        found = horizon(Rollouts(1, problem, length, index, right & seen, data.unparsed, 0), blur=9).horizon
-        survival = np.array([np.prod([(20 + j) / (21.5 + j) for j in range(h)]) for h in range(1, 60)])
+        found = horizon(
+            Rollouts(1, problem, length, index, right & seen, data.unparsed, 0), blur=9
+        ).horizon
+        survival = np.array(
+            [np.prod([(20 + j) / (21.5 + j) for j in range(h)]) for h in range(1, 60)]
+        )
         hits += found.low <= int(np.argmax(survival < 0.5)) + 1 <= found.high
     assert hits >= 0.93 * 200
 
 
-@pytest.mark.parametrize(("p", "turns", "number"), [(0.95, 60, 50), (0.99, 20, 50), (0.8, 100, 8), (0.999, 50, 60)])
+@pytest.mark.parametrize(
+    ("p", "turns", "number"), [(0.95, 60, 50), (0.99, 20, 50), (0.8, 100, 8), (0.999, 50, 60)]
+)
 def test_no_drift_is_seldom_called_one(p, turns, number) -> None:
     rng, called = np.random.default_rng(7), 0
     for _ in range(300):
@@ -306,22 +348,33 @@ def test_bursts_of_errors_and_hard_problems_are_no_drift() -> None:
         start = rng.integers(-9, 60, 40)  # ten turns wrong in a row, anywhere
         turn = np.arange(60)
         wrong = hard[:, None] & (turn >= start[:, None]) & (turn < start[:, None] + 10)
-        drifts = horizon(Rollouts(1, data.problem, data.length, ~wrong, ~wrong, data.unparsed, 0), blur=9).trend
+        drifts = horizon(
+            Rollouts(1, data.problem, data.length, ~wrong, ~wrong, data.unparsed, 0), blur=9
+        ).trend
         called += drifts.direction in ("falls", "rises")
     assert called <= 0.07 * 200
 
 
-@pytest.mark.parametrize(("first", "last", "direction"), [(0.97, 0.85, "falls"), (0.8, 0.92, "rises")])
+@pytest.mark.parametrize(
+    ("first", "last", "direction"), [(0.97, 0.85, "falls"), (0.8, 0.92, "rises")]
+)
 def test_a_real_drift_is_found(first, last, direction) -> None:
     rng = np.random.default_rng(9)
-    found = [horizon(simulated(rng, np.linspace(first, last, 60), 30), blur=9).trend for _ in range(100)]
+    found = [
+        horizon(simulated(rng, np.linspace(first, last, 60), 30), blur=9).trend for _ in range(100)
+    ]
     assert sum(trend.direction == direction for trend in found) >= 95
-    assert np.mean([trend.early.value for trend in found]) == pytest.approx(first + (last - first) / 4, abs=0.01)
-    assert np.mean([trend.late.value for trend in found]) == pytest.approx(last + (first - last) / 4, abs=0.01)
+    assert np.mean([trend.early.value for trend in found]) == pytest.approx(
+        first + (last - first) / 4, abs=0.01
+    )
+    assert np.mean([trend.late.value for trend in found]) == pytest.approx(
+        last + (first - last) / 4, abs=0.01
+    )
 
 
 def test_drift_of_few_rollouts_by_hand() -> None:
-    # Seven problems, each wrong in its last turn only: of 128 ways to set the signs, 2 are as clear.
+    # Seven problems, each wrong in its last turn only: of 128 ways to set the signs, 2 are as
+    # clear.
     assert horizon(rollouts(clean_until([10] * 7))).trend.p_value == pytest.approx(2 / 128)
     assert horizon(rollouts(clean_until([10] * 7))).trend.direction == "falls"
     assert horizon(rollouts(clean_until([1] * 7))).trend.direction == "rises"

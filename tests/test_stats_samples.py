@@ -1,4 +1,6 @@
-"""pass@n, maj@n and the share of a gap that is closed, against counting every set, simulation and t tests."""
+"""pass@n, maj@n and the share of a gap that is closed, against counting every set, simulation and t
+tests.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,23 @@ import pytest
 from scipy import stats
 
 from ponder.stats.accuracy import accuracy, wilson
-from ponder.stats.samples import Votes, gap_closed, majority_at, majority_of_problem, pass_at, pass_by_problem
+from ponder.stats.samples import (
+    Votes,
+    gap_closed,
+    majority_at,
+    majority_of_problem,
+    pass_at,
+    pass_by_problem,
+)
 
 
 def test_pass_at_n_counts_every_set_of_n() -> None:
     rng = np.random.default_rng(1)
     samples = rng.random((40, 7)) < rng.random((40, 1))
     for n in range(1, 8):
-        counted = [np.mean([any(s) for s in itertools.combinations(row, n)]) for row in samples.tolist()]
+        counted = [
+            np.mean([any(s) for s in itertools.combinations(row, n)]) for row in samples.tolist()
+        ]
         assert pass_by_problem(np.full(40, 7), samples.sum(axis=1), n) == pytest.approx(counted)
 
 
@@ -33,7 +44,9 @@ def test_one_sample_and_all_samples_have_the_interval_of_accuracy(often: float) 
         (one, accuracy(samples.ravel(), np.repeat(np.arange(30), 6))),
         (every, accuracy(samples.any(axis=1), np.arange(30))),
     ):
-        assert (found.value, found.low, found.high) == pytest.approx((same.value, same.low, same.high))
+        assert (found.value, found.low, found.high) == pytest.approx(
+            (same.value, same.low, same.high)
+        )
     assert (one.attempts, one.problems) == (180, 30)
 
 
@@ -41,7 +54,8 @@ def test_certainty_is_never_claimed_and_problems_with_too_few_samples_are_left_o
     always = pass_at(np.full(20, 8), np.full(20, 8), 4)
     assert (always.value, always.high) == (1.0, 1.0)
     assert 0.8 < always.low < 0.9
-    # One problem that rarely fails shows little of how samples are correlated: two sets of four per problem, if at all.
+    # One problem that rarely fails shows little of how samples are correlated: two sets of four per
+    # problem, if at all.
     rarely = pass_at(np.full(20, 8), np.array([4] + [8] * 19), 4)
     assert rarely.value == pytest.approx(1 - 1 / 70 / 20)
     assert (rarely.low, rarely.high) == pytest.approx(wilson(rarely.value, 20 + 20 * 1 / 6, 0.95))
@@ -72,7 +86,9 @@ def test_the_ends_of_a_closed_gap_are_where_a_t_test_gives_up() -> None:
     assert found.low < found.value < found.high
     gained, gap = np.append(picked - one, [1, -1]), np.append(best - one, [0, 0])
     for end in (found.low, found.high):
-        assert abs(stats.ttest_1samp(gained - end * gap, 0).statistic) == pytest.approx(stats.t.ppf(0.975, 39))
+        assert abs(stats.ttest_1samp(gained - end * gap, 0).statistic) == pytest.approx(
+            stats.t.ppf(0.975, 39)
+        )
     twice = gap_closed(one, 2 * best - one, best)
     assert twice.value == pytest.approx(2.0)
 
@@ -87,7 +103,8 @@ def test_a_gap_that_may_be_none_is_closed_by_nobody_knows_how_much() -> None:
 def test_maj_at_n_counts_every_set_of_n_and_splits_ties() -> None:
     rng = random.Random(5)
     for _ in range(60):
-        samples = [rng.choice("RRSabc-") for _ in range(rng.randint(1, 9))]  # R and S are right, - doesn't vote
+        # R and S are right, - doesn't vote
+        samples = [rng.choice("RRSabc-") for _ in range(rng.randint(1, 9))]
         count = Counter(samples)
         right, wrong = (tuple(count[a] for a in group if count[a]) for group in ("RS", "abc"))
         for n in range(1, len(samples) + 1):
@@ -96,7 +113,9 @@ def test_maj_at_n_counts_every_set_of_n_and_splits_ties() -> None:
                 votes = Counter(vote for vote in drawn if vote != "-")
                 first = [vote for vote in votes if votes[vote] == max(votes.values())]
                 won.append(sum(vote in "RS" for vote in first) / len(first) if first else 0.0)
-            assert majority_of_problem(Votes(len(samples), right, wrong), n) == pytest.approx(np.mean(won))
+            assert majority_of_problem(Votes(len(samples), right, wrong), n) == pytest.approx(
+                np.mean(won)
+            )
 
 
 def test_maj_at_n_of_many_samples() -> None:
@@ -110,14 +129,20 @@ def test_maj_at_n_of_many_samples() -> None:
 
 
 def test_maj_at_n_covers() -> None:
-    """The truth is that of problems with a right answer, a popular wrong one and many that occur once."""
+    """The truth is that of problems with a right answer, a popular wrong one and many that occur
+    once.
+    """
     rng = np.random.default_rng(8)
 
     def drawn(chance: float, samples: int) -> Votes:
-        right, rival, others = rng.multinomial(samples, [chance, 0.6 * (1 - chance), 0.4 * (1 - chance)]).tolist()
+        right, rival, others = rng.multinomial(
+            samples, [chance, 0.6 * (1 - chance), 0.4 * (1 - chance)]
+        ).tolist()
         return Votes(samples, (right,) * bool(right), (*((rival,) * bool(rival)), *[1] * others))
 
-    truth = float(np.mean([majority_of_problem(drawn(p, 4), 4) for p in rng.beta(0.8, 0.7, 20_000)]))
+    truth = float(
+        np.mean([majority_of_problem(drawn(p, 4), 4) for p in rng.beta(0.8, 0.7, 20_000)])
+    )
     hits = 0
     for _ in range(300):
         found = majority_at([drawn(p, 16) for p in rng.beta(0.8, 0.7, 30)], 4)

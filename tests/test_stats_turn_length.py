@@ -18,7 +18,9 @@ from ponder.stats.turn_length import independent, turn_length
 LENGTHS = (1, 2, 4, 8, 16)
 
 
-def drawn(rng: np.random.Generator, accuracies: tuple[float, ...], plans: int = 40) -> dict[int, dict[str, float]]:
+def drawn(
+    rng: np.random.Generator, accuracies: tuple[float, ...], plans: int = 40
+) -> dict[int, dict[str, float]]:
     """Rollouts on shared plans, of which some are harder than others."""
     hard = rng.normal(0, 0.15, plans)
     return {
@@ -34,16 +36,23 @@ def test_the_published_points() -> None:
     right = np.round(np.array(accuracies) * 20)
     assert test.p_any == pytest.approx(stats.chi2_contingency([right, 20 - right]).pvalue)
     assert test.p_any == pytest.approx(0.016, abs=5e-4)
-    # Cochran and Armitage's statistic is n times the squared correlation of log length with right and wrong.
+    # Cochran and Armitage's statistic is n times the squared correlation of log length with right
+    # and wrong.
     x = np.repeat(np.log(lengths), 20)
     y = np.concatenate([np.arange(20) < n for n in right])
-    assert test.p_trend == pytest.approx(math.erfc(math.sqrt(320 / 2) * abs(np.corrcoef(x, y)[0, 1])))
+    assert test.p_trend == pytest.approx(
+        math.erfc(math.sqrt(320 / 2) * abs(np.corrcoef(x, y)[0, 1]))
+    )
     assert test.best is None
     assert {60, 90, 180} <= set(test.could_be_best)
 
 
 def test_two_turn_lengths_have_the_interval_of_a_paired_difference() -> None:
-    right = {k: own for k, own in drawn(np.random.default_rng(1), (0.5, 0.7, 0.5, 0.5, 0.5)).items() if k < 4}
+    right = {
+        k: own
+        for k, own in drawn(np.random.default_rng(1), (0.5, 0.7, 0.5, 0.5, 0.5)).items()
+        if k < 4
+    }
     test = turn_length(right, paired=True)
     assert test is not None
     one, two = (np.array([right[k][str(i)] for i in range(40)]) for k in (1, 2))
@@ -58,7 +67,11 @@ def test_equal_turn_lengths_are_seldom_told_apart() -> None:
     for _ in range(100):
         test = turn_length(drawn(rng, (0.6,) * 5), paired=True)
         assert test is not None
-        any_, trend, named = any_ + (test.p_any < 0.05), trend + (test.p_trend < 0.05), named + (test.best is not None)
+        any_, trend, named = (
+            any_ + (test.p_any < 0.05),
+            trend + (test.p_trend < 0.05),
+            named + (test.best is not None),
+        )
         covered += test.slope.low <= 0 <= test.slope.high
     assert any_ <= 11
     assert trend <= 11
@@ -67,7 +80,9 @@ def test_equal_turn_lengths_are_seldom_told_apart() -> None:
 
 
 def test_a_clear_best_and_a_clear_trend_are_found() -> None:
-    test = turn_length(drawn(np.random.default_rng(3), (0.3, 0.35, 0.4, 0.4, 0.85), plans=100), paired=True)
+    test = turn_length(
+        drawn(np.random.default_rng(3), (0.3, 0.35, 0.4, 0.4, 0.85), plans=100), paired=True
+    )
     assert test is not None
     assert (test.best, test.paired, test.problems) == (16, True, 100)
     assert max(test.p_any, test.p_trend) < 0.01
@@ -78,9 +93,15 @@ def rollouts(plan: bool) -> list[Outcome]:
     out = []
     for k in (1, 2, 4):
         for i in range(20):
-            details = {"per_turn": k, "parsed": [1], "true": [1], "start": 0} | ({"plan": f"{i}"} if plan else {})
+            details = {"per_turn": k, "parsed": [1], "true": [1], "start": 0} | (
+                {"plan": f"{i}"} if plan else {}
+            )
             right, problem = i % 4 > 0, f"{k} {i}"
-            out.append(made_up.outcome("e", "m", 8, problem, "right" if right else "wrong", details=details))
+            out.append(
+                made_up.outcome(
+                    "e", "m", 8, problem, "right" if right else "wrong", details=details
+                )
+            )
     return out
 
 

@@ -116,8 +116,11 @@ def test_a_conversation_stops_between_two_turns(serve, write, running, ponder) -
 
 
 def test_an_error_in_one_model_keeps_the_answers_of_another(serve, write, ponder) -> None:
-    """They run at the same time; one that refuses the key ends the run, after what the other has in progress."""
-    held, refusing = serve(hold_after=0), serve(always=401, together=9)  # which waits for a ninth request
+    """They run at the same time; one that refuses the key ends the run, after what the other has in
+    progress.
+    """
+    # which waits for a ninth request
+    held, refusing = serve(hold_after=0), serve(always=401, together=9)
     first, second = STUDY.format(url=held.url), STUDY.format(url=refusing.url)
     write("s.toml", first + second[second.index("[[model]]") :].replace('"served"', '"other"'))
 
@@ -179,7 +182,9 @@ def cell():
 
 def attempts(cell, number: int) -> list[Done]:
     problems = itertools.islice(cell.task.problems(2, 0), number)
-    return [Done(cell, n, Attempt(problem, 0, "right", "", ())) for n, problem in enumerate(problems)]
+    return [
+        Done(cell, n, Attempt(problem, 0, "right", "", ())) for n, problem in enumerate(problems)
+    ]
 
 
 def nothing_spent() -> Recorded:
@@ -188,7 +193,9 @@ def nothing_spent() -> Recorded:
 
 def recorded(store: Store) -> int:
     """The number of a run whose spending a writer may record."""
-    return store.record_study(Study(task=[{"name": "chain_sum", "size": 2}], model=[{"name": "oracle"}]))
+    return store.record_study(
+        Study(task=[{"name": "chain_sum", "size": 2}], model=[{"name": "oracle"}])
+    )
 
 
 def test_what_arrives_during_the_last_write_is_written_too(folder, cell) -> None:
@@ -208,7 +215,8 @@ def test_what_arrives_during_the_last_write_is_written_too(folder, cell) -> None
             await writer.put(first)
             assert await asyncio.to_thread(writing.wait, 60)
             await writer.put(second)
-            asyncio.get_running_loop().call_soon(go_on.set)  # which comes after the writer is told to end
+            # which comes after the writer is told to end
+            asyncio.get_running_loop().call_soon(go_on.set)
 
     with Store(folder / "w.db", lock=True) as store:
         asyncio.run(write(store))
@@ -283,5 +291,8 @@ def test_an_error_of_the_disk_reaches_the_run(folder, cell) -> None:
             for done in attempts(cell, 2 * MAX_WAITING):
                 await writer.put(done)
 
-    with Store(folder / "w.db", lock=True) as store, pytest.raises(UserError, match="the disk is full"):
+    with (
+        Store(folder / "w.db", lock=True) as store,
+        pytest.raises(UserError, match="the disk is full"),
+    ):
         asyncio.run(asyncio.wait_for(write(store), 60))

@@ -26,7 +26,10 @@ from ponder.store.store import Done, Store
 @pytest.fixture
 def study() -> Study:
     return Study(
-        task=[{"name": "execution", "size": [2, 4]}], model=[{"name": "oracle", "error": 0.3}], problems=5, samples=2
+        task=[{"name": "execution", "size": [2, 4]}],
+        model=[{"name": "oracle", "error": 0.3}],
+        problems=5,
+        samples=2,
     )
 
 
@@ -61,7 +64,8 @@ def test_grading_again_restores_grades_and_keeps_details(store, study, tmp_path)
 
 def test_grading_again_leaves_failures_alone(store, study, tmp_path) -> None:
     change(
-        tmp_path / "s.db", "UPDATE attempt SET digest = NULL, status = 'failed', correct = 0, why = 'down' WHERE id = 1"
+        tmp_path / "s.db",
+        "UPDATE attempt SET digest = NULL, status = 'failed', correct = 0, why = 'down' WHERE id = 1",
     )
     with store() as opened:
         assert grade_again(study, opened) == 0
@@ -82,12 +86,16 @@ def test_failed_and_open_attempts_are_no_answers(store, study, tmp_path) -> None
         f"UPDATE attempt SET digest = NULL, status = 'failed', correct = 0 WHERE id = {first.attempt}",
     )
     change(
-        tmp_path / "s.db", f"UPDATE attempt SET digest = NULL, status = 'open', correct = 0 WHERE id = {second.attempt}"
+        tmp_path / "s.db",
+        f"UPDATE attempt SET digest = NULL, status = 'open', correct = 0 WHERE id = {second.attempt}",
     )
     with store() as opened:
         left, rest = opened.spent(study.cells)
         assert left == 18
-        assert rest.thinking_tokens == bill.thinking_tokens - first.thinking_tokens - second.thinking_tokens
+        assert (
+            rest.thinking_tokens
+            == bill.thinking_tokens - first.thinking_tokens - second.thinking_tokens
+        )
         assert opened.score(study.cells[0]) == (right - first.correct - second.correct, 8)
         assert len(opened.done(study.cells[0])) == 8
         assert [o.attempt for o in opened.outcomes(study.cells)] == [
@@ -111,7 +119,11 @@ def test_what_goes_in_comes_out(tmp_path, study) -> None:
     problem = next(cell.asked())
     turns = (
         Completion(
-            "thinking …", "<answer>1</answer>", "end", Bill(1, 2, 3, 0.1234, "tokenizer", 1), {"cache_bytes": 7.5}
+            "thinking …",
+            "<answer>1</answer>",
+            "end",
+            Bill(1, 2, 3, 0.1234, "tokenizer", 1),
+            {"cache_bytes": 7.5},
         ),
         Completion("", "é\u2028", "length", Bill(4, 5, 6, 2.0, "estimate", 3)),
     )
@@ -138,7 +150,9 @@ def test_what_goes_in_comes_out(tmp_path, study) -> None:
 def test_what_runs_spend_adds_up(tmp_path, study) -> None:
     version_4(tmp_path / "s.db")
     cell = study.cells[0]
-    right = Attempt(next(cell.asked()), 0, "right", "", (Completion("", "1", "end", Bill(1, 2, 3)),))
+    right = Attempt(
+        next(cell.asked()), 0, "right", "", (Completion("", "1", "end", Bill(1, 2, 3)),)
+    )
     with Store(tmp_path / "s.db") as reader:
         assert reader.spent_by_runs("conversation") == (6686, 0.0)
     with Store(tmp_path / "s.db", lock=True) as store:
@@ -177,7 +191,9 @@ def test_a_later_attempt_takes_the_place_of_a_failed_one(tmp_path, study) -> Non
     cell = study.cells[0]
     problem = next(cell.asked())
     failed = Attempt(problem, 0, "failed", "down", (), {"per_turn": 1})
-    right = Attempt(problem, 0, "right", "", (Completion("", "1", "end", Bill(1, 2, 3)),), {"parsed": [1]})
+    right = Attempt(
+        problem, 0, "right", "", (Completion("", "1", "end", Bill(1, 2, 3)),), {"parsed": [1]}
+    )
     with Store(tmp_path / "s.db", lock=True) as store:
         store.add([Done(cell, 0, failed)])
         store.add([Done(cell, 0, right)])
@@ -242,16 +258,21 @@ def test_a_store_that_cant_be_made(ponder, folder) -> None:
 
 def test_sync_puts_the_log_on_the_disk(tmp_path, study, monkeypatch) -> None:
     cell = study.cells[0]
-    right = Attempt(next(cell.asked()), 0, "right", "", (Completion("", "1", "end", Bill(1, 2, 3)),))
+    right = Attempt(
+        next(cell.asked()), 0, "right", "", (Completion("", "1", "end", Bill(1, 2, 3)),)
+    )
     synced = []
     fsync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(os.fstat(file).st_ino), fsync(file)))
+    monkeypatch.setattr(
+        os, "fsync", lambda file: (synced.append(os.fstat(file).st_ino), fsync(file))
+    )
     with Store(tmp_path / "s.db", lock=True) as store:
         store.add([Done(cell, 0, right)])
         assert synced == []  # a commit doesn't wait for the disk
         log = (tmp_path / "s.db-wal").stat().st_ino
         store.sync()
-        assert synced == [tmp_path.stat().st_ino, log]  # once, the folder: the log is a new file in it
+        # once, the folder: the log is a new file in it
+        assert synced == [tmp_path.stat().st_ino, log]
         store.add([Done(cell, 0, right)])
         store.sync()
         assert synced[2:] == [log]

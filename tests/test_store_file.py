@@ -1,4 +1,6 @@
-"""Files that are no stores, empty files, damaged stores and read-only media: every verb says what is wrong."""
+"""Files that are no stores, empty files, damaged stores and read-only media: every verb says what
+is wrong.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,12 @@ error = 0.2
 [[figure]]
 name = "accuracy"
 """
-READING = (("plan", "s.toml"), ("report", "s.toml"), ("export", "s.toml", "--format", "jsonl"), ("export", "s.toml"))
+READING = (
+    ("plan", "s.toml"),
+    ("report", "s.toml"),
+    ("export", "s.toml", "--format", "jsonl"),
+    ("export", "s.toml"),
+)
 VERBS = (*READING, ("run", "s.toml"), ("regrade", "s.toml"))
 
 
@@ -46,7 +53,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with a study in it; no test changes it."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "s.toml").write_text(STUDY)
-    done = CliRunner().invoke(main, ["run", str(folder / "s.toml"), "--store", str(folder / "ponder.db")])
+    done = CliRunner().invoke(
+        main, ["run", str(folder / "s.toml"), "--store", str(folder / "ponder.db")]
+    )
     assert done.exit_code == 0
     return folder
 
@@ -62,7 +71,11 @@ def content(path: Path):
     """Everything that a store holds about the study."""
     cells = Study.load("s.toml").cells
     with Store(path) as store:
-        return list(store.outcomes(cells)), [list(store.attempts(c)) for c in cells], [store.done(c) for c in cells]
+        return (
+            list(store.outcomes(cells)),
+            [list(store.attempts(c)) for c in cells],
+            [store.done(c) for c in cells],
+        )
 
 
 def sql(path: Path, *statements: str) -> None:
@@ -80,7 +93,13 @@ def other_tables(path: Path) -> None:
 
 
 def our_names_other_columns(path: Path) -> None:
-    sql(path, *(f"CREATE TABLE {t} (id INTEGER)" for t in ("study", "cell", "problem", "attempt", "turn")))
+    sql(
+        path,
+        *(
+            f"CREATE TABLE {t} (id INTEGER)"
+            for t in ("study", "cell", "problem", "attempt", "turn")
+        ),
+    )
 
 
 def other_version(path: Path) -> None:
@@ -96,7 +115,8 @@ def version_alone(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [no_header, other_tables, our_names_other_columns, other_version, later_version, version_alone]
+    "make",
+    [no_header, other_tables, our_names_other_columns, other_version, later_version, version_alone],
 )
 def test_a_file_of_another_kind_is_refused_by_every_verb(make, write, ponder) -> None:
     write("s.toml", STUDY)
@@ -136,10 +156,20 @@ def harmed(raw: bytes, seed: int) -> bytes:
 @pytest.mark.parametrize("digests", [True, False])
 def test_damage_is_found_and_what_is_whole_is_saved(copied, ponder, digests) -> None:
     if not digests:
-        sql(copied, *(f"UPDATE {table} SET digest = NULL" for table in ("cell", "problem", "attempt", "turn")))
+        sql(
+            copied,
+            *(
+                f"UPDATE {table} SET digest = NULL"
+                for table in ("cell", "problem", "attempt", "turn")
+            ),
+        )
     good, raw = content(copied), copied.read_bytes()
     outcomes = {(o.cell.key, o.problem, o.sample): o._replace(attempt=0) for o in good[0]}
-    texts = {(c, d.position, d.attempt.sample): d.attempt for c, dones in enumerate(good[1]) for d in dones}
+    texts = {
+        (c, d.position, d.attempt.sample): d.attempt
+        for c, dones in enumerate(good[1])
+        for d in dones
+    }
     found = saved = 0
     for seed in range(20 if digests else 10):
         for file in Path().glob("*.db*"):
@@ -159,7 +189,10 @@ def test_damage_is_found_and_what_is_whole_is_saved(copied, ponder, digests) -> 
             new = content(Path("new.db"))
             saved += len(new[0])
             if digests:
-                assert all(outcomes[o.cell.key, o.problem, o.sample] == o._replace(attempt=0) for o in new[0])
+                assert all(
+                    outcomes[o.cell.key, o.problem, o.sample] == o._replace(attempt=0)
+                    for o in new[0]
+                )
                 for c, dones in enumerate(new[1]):
                     assert all(texts[c, d.position, d.attempt.sample] == d.attempt for d in dones)
     assert found >= (10 if digests else 5)
@@ -207,7 +240,11 @@ def test_check_says_what_is_wrong(copied, ponder, statement, said) -> None:
 
 
 def test_repair_counts_what_is_lost(copied, ponder) -> None:
-    sql(copied, "UPDATE turn SET answer = 'x' WHERE attempt = 4 AND position = 0", "DELETE FROM attempt WHERE id = 9")
+    sql(
+        copied,
+        "UPDATE turn SET answer = 'x' WHERE attempt = 4 AND position = 0",
+        "DELETE FROM attempt WHERE id = 9",
+    )
     result = ponder("store", "repair", "ponder.db", "-o", "new.db")
     assert result.exit_code == 0
     assert "new.db: 34 attempts saved, 2 lost" in result.stdout
@@ -241,7 +278,9 @@ def read_only(copied):
         pytest.skip("mounts as Linux does")
     place = Path("ro").absolute()
     place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "none", place], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "none", place], capture_output=True, check=False
+    ).returncode:
         pytest.skip("may not mount")
     try:
         for name in ("s.toml", "ponder.db"):
@@ -293,7 +332,9 @@ def test_a_store_in_use_by_another_program(copied, ponder, monkeypatch) -> None:
 def test_a_full_disk_is_named(tmp_path) -> None:
     with Store(tmp_path / "s.db", lock=True) as store:
         store._db.execute("PRAGMA max_page_count = 12")
-        study = Study(task=[{"name": "chain_sum", "size": 2}], model=[{"name": "oracle"}], title="x" * 100_000)
+        study = Study(
+            task=[{"name": "chain_sum", "size": 2}], model=[{"name": "oracle"}], title="x" * 100_000
+        )
         with pytest.raises(UserError, match="disk is full"):
             store.record_study(study)
 
@@ -302,7 +343,9 @@ def test_a_store_that_another_process_is_just_creating_is_no_other_file(folder: 
     path = folder / "new.db"
 
     class Racing(sqlite3.Connection):
-        """Between its first look at the file and the next, another process makes it a store, if it can."""
+        """Between its first look at the file and the next, another process makes it a store, if it
+        can.
+        """
 
         def execute(self, sql: str, *more: Any) -> sqlite3.Cursor:
             if "sqlite_master" in sql:

@@ -1,4 +1,6 @@
-"""`ponder store merge` keeps each attempt once: the finished one, or the longer conversation, or the first."""
+"""`ponder store merge` keeps each attempt once: the finished one, or the longer conversation, or
+the first.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,21 @@ CONVERSATION = Problem("p", 3, ("one?", "two?", "three?"))
 
 @pytest.fixture
 def study() -> Study:
-    return Study(task=[{"name": "execution", "size": [3, 5]}], model=[{"name": "oracle"}], problems=5, samples=4)
+    return Study(
+        task=[{"name": "execution", "size": [3, 5]}],
+        model=[{"name": "oracle"}],
+        problems=5,
+        samples=4,
+    )
 
 
-def attempt(sample: int, ended: str, turns: int, text: str = "", problem: Problem = CONVERSATION) -> Attempt:
-    said = tuple(Completion(f"so {text}", f"{text}{i}", "end", Bill(1, 2, 3, 0.5, "server", 1)) for i in range(turns))
+def attempt(
+    sample: int, ended: str, turns: int, text: str = "", problem: Problem = CONVERSATION
+) -> Attempt:
+    said = tuple(
+        Completion(f"so {text}", f"{text}{i}", "end", Bill(1, 2, 3, 0.5, "server", 1))
+        for i in range(turns)
+    )
     details = {"parsed": [text]} if ended == "right" else {}
     return Attempt(problem, sample, ended, text, said, details)  # type: ignore[arg-type]
 
@@ -37,23 +49,36 @@ def make(folder: Path, study: Study) -> Callable[..., Path]:
     def make(name: str, *attempts: Attempt, cell: int = 0, position: int = 0) -> Path:
         with Store(folder / name, lock=True) as store:
             run = store.record_study(study)
-            store.add([Done(study.cells[cell], position, a) for a in attempts], run, Recorded(10, 0.5, 1, 0, 0.0))
+            store.add(
+                [Done(study.cells[cell], position, a) for a in attempts],
+                run,
+                Recorded(10, 0.5, 1, 0, 0.0),
+            )
         return folder / name
 
     return make
 
 
 def held(path: Path, study: Study) -> dict[tuple[int, int, int], tuple[str, str, int]]:
-    """By cell, position and sample: status, text of the first turn, and number of turns; open ones too."""
+    """By cell, position and sample: status, text of the first turn, and number of turns; open ones
+    too.
+    """
     found = {}
     with Store(path) as store:
         for number, cell in enumerate(study.cells):
             for done in store.attempts(cell):
                 turns = done.attempt.completions
                 first = turns[0].answer if turns else ""
-                found[number, done.position, done.attempt.sample] = (done.attempt.ended, first, len(turns))
+                found[number, done.position, done.attempt.sample] = (
+                    done.attempt.ended,
+                    first,
+                    len(turns),
+                )
             for (position, sample), turns in store.begun(cell).items():
-                found.setdefault((number, position, sample), ("open", turns[0].answer if turns else "", len(turns)))
+                found.setdefault(
+                    (number, position, sample),
+                    ("open", turns[0].answer if turns else "", len(turns)),
+                )
     return found
 
 
@@ -127,8 +152,13 @@ def test_what_making_a_model_cost_is_kept(make, study, folder) -> None:
 
 def test_different_problems_under_one_key_are_refused(make, folder) -> None:
     other = Problem("q", 3, CONVERSATION.turns)
-    a, b = make("a.db", attempt(0, "right", 3, "a")), make("b.db", attempt(1, "right", 3, "b", other))
-    with pytest.raises(UserError, match=r"problem 0 of one task is p in an earlier store and q in .*b.db"):
+    a, b = (
+        make("a.db", attempt(0, "right", 3, "a")),
+        make("b.db", attempt(1, "right", 3, "b", other)),
+    )
+    with pytest.raises(
+        UserError, match=r"problem 0 of one task is p in an earlier store and q in .*b.db"
+    ):
         merge([a, b], folder / "new.db")
     assert not list(folder.glob("new.db*"))
 

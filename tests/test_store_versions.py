@@ -1,4 +1,6 @@
-"""Stores of the version before: they read the same, are upgraded when written to, and their keys stay valid."""
+"""Stores of the version before: they read the same, are upgraded when written to, and their keys
+stay valid.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,9 @@ def test_a_store_of_ponder_0_1_is_refused_and_not_changed(tmp_path, lock) -> Non
     with closing(sqlite3.connect(tmp_path / "old.db")) as db:
         db.execute("PRAGMA user_version = 3")
     before = (tmp_path / "old.db").read_bytes()
-    with pytest.raises(UserError, match=r"written by Ponder 0\.1 \(store version 3; this one reads 4 and later\)"):
+    with pytest.raises(
+        UserError, match=r"written by Ponder 0\.1 \(store version 3; this one reads 4 and later\)"
+    ):
         Store(tmp_path / "old.db", lock=lock)
     assert (tmp_path / "old.db").read_bytes() == before
 
@@ -116,8 +120,14 @@ def test_a_run_without_a_digest_is_whole_and_the_next_run_has_one(tmp_path, pond
     assert {name: read(tmp_path / "old.db", name) for name in STUDIES} == before
     assert undigested() == 2
     with closing(sqlite3.connect(tmp_path / "old.db", isolation_level=None)) as db:
-        assert [digest is None for (digest,) in db.execute("SELECT digest FROM study")] == [True, True, False]
-        db.execute("UPDATE study SET resolved = replace(resolved, 'oracle', 'pocket') WHERE digest IS NOT NULL")
+        assert [digest is None for (digest,) in db.execute("SELECT digest FROM study")] == [
+            True,
+            True,
+            False,
+        ]
+        db.execute(
+            "UPDATE study SET resolved = replace(resolved, 'oracle', 'pocket') WHERE digest IS NOT NULL"
+        )
     checked = ponder("store", "check", str(tmp_path / "old.db"))
     assert checked.exit_code == 1
     assert "study 3: it has changed since it was written" in checked.stdout
@@ -139,7 +149,9 @@ connect = sqlite3.connect
 sqlite3.connect = lambda *args, **kwargs: connect(*args, **kwargs, factory=Killed)
 Store(Path({str(tmp_path / "old.db")!r}), lock=True)
 """
-    assert subprocess.run([sys.executable, "-c", upgrade], check=False).returncode == -signal.SIGKILL
+    assert (
+        subprocess.run([sys.executable, "-c", upgrade], check=False).returncode == -signal.SIGKILL
+    )
     assert version_of(tmp_path / "old.db") == 4
     for lock in (False, True):
         assert read(tmp_path / "old.db", "conversation", lock=lock) == before

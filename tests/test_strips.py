@@ -1,4 +1,6 @@
-"""Tokens by outcome, which `effort` shows where a task has one size; and one colour per model in all panels."""
+"""Tokens by outcome, which `effort` shows where a task has one size; and one colour per model in
+all panels.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ def benchmark(model: str = "m", task: str = "math500") -> list[Outcome]:
     """Ten problems solved with 100 to 190 tokens, six missed with 300 to 350, two cut at 400."""
     tokens = [*range(100, 200, 10), *range(300, 360, 10), 400, 400]
     rows = [
-        outcome(0, n, correct=n < 10, tokens=spent, ended="truncated" if spent == 400 else "", model=model)
+        outcome(
+            0,
+            n,
+            correct=n < 10,
+            tokens=spent,
+            ended="truncated" if spent == 400 else "",
+            model=model,
+        )
         for n, spent in enumerate(tokens)
     ]
     return [made_up.changed(o, task=task, unit="") for o in rows]
@@ -46,10 +55,17 @@ def test_medians_of_solved_and_wrong_attempts() -> None:
 
 
 def test_unparsed_attempts_have_a_strip_of_their_own() -> None:
-    rows = [o._replace(ended="unparsed") if o.thinking_tokens in (340, 350) else o for o in benchmark()]
+    rows = [
+        o._replace(ended="unparsed") if o.thinking_tokens in (340, 350) else o for o in benchmark()
+    ]
     tables = Effort().estimate(rows)
     medians = {r["outcome"]: (r["median"], r["attempts"]) for r in tables["outcomes"]}
-    assert medians == {"solved": (145, 10), "wrong": (315, 4), "unparsed": (345, 2), "truncated": (None, 2)}
+    assert medians == {
+        "solved": (145, 10),
+        "wrong": (315, 4),
+        "unparsed": (345, 2),
+        "truncated": (None, 2),
+    }
     assert "of wrong ones 315 [" in Effort().findings(tables)[0]
     assert "of unparsed ones 345 " in Effort().findings(tables)[0]
     [points] = [own for own in spec(Effort(), rows)["datasets"].values() if "why" in own[0]]
@@ -72,10 +88,14 @@ def test_a_strip_per_outcome_with_its_attempts_where_they_belong() -> None:
 
 
 def test_an_interval_that_is_unknown_is_not_drawn() -> None:
-    one_solved = [o for o in benchmark() if not o.correct or o.problem == "p0"]  # one problem says nothing of others
+    # one problem says nothing of others
+    one_solved = [o for o in benchmark() if not o.correct or o.problem == "p0"]
     chart = spec(Effort(), one_solved)
     rules, ticks = (chart["datasets"][layer["data"]["name"]] for layer in chart["layer"][1:])
-    assert ([r["outcome"] for r in rules], [r["outcome"] for r in ticks]) == (["wrong"], ["solved", "wrong"])
+    assert ([r["outcome"] for r in rules], [r["outcome"] for r in ticks]) == (
+        ["wrong"],
+        ["solved", "wrong"],
+    )
 
 
 def test_panels_with_and_without_sizes_are_drawn_together() -> None:
@@ -88,7 +108,9 @@ def test_panels_with_and_without_sizes_are_drawn_together() -> None:
 
 
 def test_one_size_under_a_published_line_keeps_its_axis() -> None:
-    assert "tick" not in json.dumps(every(spec(Effort(overlay="tents_effort"), benchmark()), "mark"))
+    assert "tick" not in json.dumps(
+        every(spec(Effort(overlay="tents_effort"), benchmark()), "mark")
+    )
 
 
 def colours(chart: Any) -> list[dict[str, str]]:
@@ -102,18 +124,37 @@ def colours(chart: Any) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("more", [[], ["sums"]])
 def test_a_model_has_one_colour_in_all_panels_of_accuracy(more: list[str]) -> None:
-    sized = [made_up.changed(o, task=task) for task in ("tents", *more) for m in ("a", "b") for o in puzzles(m)]
+    sized = [
+        made_up.changed(o, task=task)
+        for task in ("tents", *more)
+        for m in ("a", "b")
+        for o in puzzles(m)
+    ]
     chart = spec(Accuracy(), [*benchmark("b"), *sized, *benchmark("c")])
     above, below = colours(chart)
     assert above == below == {"b": COLOURS[0], "a": COLOURS[1], "c": COLOURS[2]}
-    drawn = {r["series"]: r["drawn_as"] for rows in chart["datasets"].values() for r in rows if "drawn_as" in r}
+    drawn = {
+        r["series"]: r["drawn_as"]
+        for rows in chart["datasets"].values()
+        for r in rows
+        if "drawn_as" in r
+    }
     assert drawn == {f"{m}, {task}": m for m in "ab" for task in ("tents", *more)}
-    dashes = [e["strokeDash"]["scale"]["domain"] for e in every(chart, "encoding") if "strokeDash" in e]
+    dashes = [
+        e["strokeDash"]["scale"]["domain"] for e in every(chart, "encoding") if "strokeDash" in e
+    ]
     assert dashes == ([["tents", "sums"]] if more else [])
 
 
 def test_without_bars_every_series_has_a_colour_of_its_own() -> None:
-    rows = [made_up.changed(o, task=task) for task in ("tents", "sums") for m in ("a", "b") for o in puzzles(m)]
+    rows = [
+        made_up.changed(o, task=task)
+        for task in ("tents", "sums")
+        for m in ("a", "b")
+        for o in puzzles(m)
+    ]
     chart = spec(Accuracy(), rows)
-    scale = next(e["color"]["scale"] for e in every(chart, "encoding") if "scale" in e.get("color", {}))
+    scale = next(
+        e["color"]["scale"] for e in every(chart, "encoding") if "scale" in e.get("color", {})
+    )
     assert len(set(scale["range"])) == 4

@@ -1,4 +1,6 @@
-"""A study file becomes the cells that it describes; a mistake in it says where, what, and what to do."""
+"""A study file becomes the cells that it describes; a mistake in it says where, what, and what to
+do.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ def test_mistakes(write, ponder, change, message) -> None:
 
 def test_a_study_that_is_not_there(write, ponder) -> None:
     write("mine.toml", GOOD)
-    assert "there is no study `mine`\nhint: did you mean `mine.toml`?" in ponder("run", "mine").stderr
+    assert (
+        "there is no study `mine`\nhint: did you mean `mine.toml`?" in ponder("run", "mine").stderr
+    )
     result = ponder("run", "efort")
     assert result.exit_code == 2
     assert "did you mean `effort`?" in result.stderr
@@ -85,7 +89,13 @@ def test_a_study_that_is_not_there(write, ponder) -> None:
 def test_lists_are_sweeps() -> None:
     study = Study(
         task=[{"name": "chain_sum", "size": [2, 4], "digits": [1, 2]}],
-        model=[{"name": "oracle", "error": [0.0, 0.5], "method": [{"name": "budget_force", "think": [10, 20]}]}],
+        model=[
+            {
+                "name": "oracle",
+                "error": [0.0, 0.5],
+                "method": [{"name": "budget_force", "think": [10, 20]}],
+            }
+        ],
     )
     assert len(study.cells) == 2 * 2 * 2 * 2
     assert len({c.key for c in study.cells}) == 16
@@ -97,7 +107,13 @@ def test_a_list_of_one_is_no_sweep() -> None:
     def cell(error: Any, digits: Any, think: Any) -> Cell:
         (cell,) = Study(
             task=[{"name": "chain_sum", "size": [2], "digits": digits}],
-            model=[{"name": "oracle", "error": error, "method": [{"name": "budget_force", "think": think}]}],
+            model=[
+                {
+                    "name": "oracle",
+                    "error": error,
+                    "method": [{"name": "budget_force", "think": think}],
+                }
+            ],
         ).cells
         return cell
 
@@ -126,8 +142,19 @@ def test_training_seeds_are_columns() -> None:
     )
     bare, *trained, short, plain = study.cells
     assert {cell.label.base for cell in study.cells} == {"gpt + tools"}
-    assert (bare.label.model, bare.label.variant, bare.training_seeds) == ("gpt + tools", "gpt + tools", ())
-    assert [cell.training_seeds for cell in trained] == [(1, 7), (1, 7), (2, 7), (2, 7), (3, 7), (3, 7)]
+    assert (bare.label.model, bare.label.variant, bare.training_seeds) == (
+        "gpt + tools",
+        "gpt + tools",
+        (),
+    )
+    assert [cell.training_seeds for cell in trained] == [
+        (1, 7),
+        (1, 7),
+        (2, 7),
+        (2, 7),
+        (3, 7),
+        (3, 7),
+    ]
     assert trained[0].label.model == "gpt + tools + shortest seed=1 + dpo rate=0.0001"
     assert [cell.label.variant for cell in trained] == [
         "gpt + tools + shortest + dpo rate=0.0001",
@@ -136,7 +163,10 @@ def test_training_seeds_are_columns() -> None:
     assert [use.name for use in trained[0].chain] == ["shortest", "dpo"]
     assert trained[0].chain[0].settings["seed"] == 1
     assert trained[1].chain[1].settings["rate"] == 2e-4
-    assert (short.label.model, short.training_seeds) == ("gpt + tools + merge other=pocket short", ())
+    assert (short.label.model, short.training_seeds) == (
+        "gpt + tools + merge other=pocket short",
+        (),
+    )
     assert plain.label.variant == "gpt + tools + merge other=pocket plain"
     assert len({cell.key for cell in study.cells}) == 9
 
@@ -146,7 +176,10 @@ def test_a_seed_that_trains_nothing_stays_in_the_label() -> None:
         task=[{"name": "chain_sum", "size": 2}],
         model=[{"name": "oracle", "method": [{"name": "budget_force", "think": [1, 2]}]}],
     )
-    assert [c.label.variant for c in study.cells] == ["oracle + budget_force think=1", "oracle + budget_force think=2"]
+    assert [c.label.variant for c in study.cells] == [
+        "oracle + budget_force think=1",
+        "oracle + budget_force think=2",
+    ]
     assert {c.training_seeds for c in study.cells} == {()}
 
 
@@ -159,12 +192,17 @@ def test_chains_of_methods() -> None:
         ([[], [force]], ["oracle", "oracle + budget_force"]),
     ):
         model = [{"name": "oracle", "method": given}]
-        assert [c.label.model for c in Study(task=[{"name": "chain_sum", "size": 2}], model=model).cells] == labels
+        assert [
+            c.label.model for c in Study(task=[{"name": "chain_sum", "size": 2}], model=model).cells
+        ] == labels
 
 
 def test_sizes() -> None:
     def sizes(**task: Any) -> list[int]:
-        return [c.size for c in Study(task=[{"name": "chain_sum", **task}], model=[{"name": "oracle"}]).cells]
+        return [
+            c.size
+            for c in Study(task=[{"name": "chain_sum", **task}], model=[{"name": "oracle"}]).cells
+        ]
 
     assert sizes() == [2, 4, 8, 16, 32]
     assert sizes(size=[4, 2, 4]) == [4, 2]
@@ -177,7 +215,8 @@ def test_how_many_problems(folder, write) -> None:
     study = Study(task=tasks, model=[{"name": "oracle"}], folder=folder)
     assert [(c.quota.problems, len(list(c.asked()))) for c in study.cells] == [(20, 20), (None, 2)]
     assert [
-        c.quota.problems for c in Study(task=tasks, model=[{"name": "oracle"}], folder=folder, problems=1).cells
+        c.quota.problems
+        for c in Study(task=tasks, model=[{"name": "oracle"}], folder=folder, problems=1).cells
     ] == [
         1,
         1,
@@ -187,7 +226,10 @@ def test_how_many_problems(folder, write) -> None:
 def test_problems_depend_on_the_seed_and_nothing_else() -> None:
     def ids(seed: int, problems: int = 5, **model: Any) -> list[str]:
         study = Study(
-            task=[{"name": "chain_sum", "size": 4}], model=[{"name": "oracle", **model}], seed=seed, problems=problems
+            task=[{"name": "chain_sum", "size": 4}],
+            model=[{"name": "oracle", **model}],
+            seed=seed,
+            problems=problems,
         )
         return [p.id for p in study.cells[0].asked()]
 
@@ -199,8 +241,18 @@ def test_what_methods_train_on(folder, write) -> None:
     write("a.jsonl", '{"prompt": "1+1?", "answer": 2}\n{"prompt": "1+2?", "answer": 3}')
     fixed = {"name": "jsonl", "file": "a.jsonl"}
     model = [{"name": "oracle"}]
-    study = Study(task=[{"name": "chain_sum", "size": [2, 4]}, fixed], model=model, seed=3, problems=6, folder=folder)
-    assert [(p.size, p.seed, p.asked) for p in study.training_problems] == [(2, 3, 6), (4, 3, 6), (0, 3, None)]
+    study = Study(
+        task=[{"name": "chain_sum", "size": [2, 4]}, fixed],
+        model=model,
+        seed=3,
+        problems=6,
+        folder=folder,
+    )
+    assert [(p.size, p.seed, p.asked) for p in study.training_problems] == [
+        (2, 3, 6),
+        (4, 3, 6),
+        (0, 3, None),
+    ]
     asked = {problem.id for problem in study.cells[0].asked()}
     assert not asked & {p.id for p in islice(study.training_problems[0].problems(1), 50)}
     assert list(study.training_problems[2].problems(1)) == []
@@ -224,7 +276,9 @@ def test_the_resolved_study_is_what_was_run(write) -> None:
 
 def test_figures_are_swept_too() -> None:
     study = Study(
-        task=[{"name": "chain_sum"}], model=[{"name": "oracle"}], figure=[{"name": "max_turn", "target": [0.5, 0.8]}]
+        task=[{"name": "chain_sum"}],
+        model=[{"name": "oracle"}],
+        figure=[{"name": "max_turn", "target": [0.5, 0.8]}],
     )
     assert [figure.target for figure in study.figures] == [0.5, 0.8]  # type: ignore[attr-defined]
 
@@ -232,7 +286,10 @@ def test_figures_are_swept_too() -> None:
 def test_settings_that_change_no_answer_are_not_in_the_key() -> None:
     def key(**model: object) -> bytes:
         return (
-            Study(task=[{"name": "chain_sum", "size": 2}], model=[{"name": "endpoint", "id": "m", **model}])
+            Study(
+                task=[{"name": "chain_sum", "size": 2}],
+                model=[{"name": "endpoint", "id": "m", **model}],
+            )
             .cells[0]
             .key
         )
@@ -273,7 +330,9 @@ def test_jsonl_mistakes(write, ponder, content, message) -> None:
 
 
 def test_ids_file(write, ponder) -> None:
-    write("ids.txt", "4x4:_cia,1,1,0,1,1,0,1,1\n8x8:ae__ijcecgbcd,3,1,2,1,1,1,2,1,2,1,2,1,1,1,1,3\n")
+    write(
+        "ids.txt", "4x4:_cia,1,1,0,1,1,0,1,1\n8x8:ae__ijcecgbcd,3,1,2,1,1,1,2,1,2,1,2,1,1,1,1,3\n"
+    )
     write("s.toml", '[[task]]\nname = "tents"\nids = "ids.txt"\n[[model]]\nname = "oracle"\n')
     assert ponder("run", "s.toml", "--json").exit_code == 0
     assert "2 were already in" in ponder("run", "s.toml").stdout
@@ -286,7 +345,10 @@ def test_ids_file(write, ponder) -> None:
 def test_plugins_in_a_list_enter_the_key_by_identity_not_by_their_settings_in_python() -> None:
     sft = {
         "name": "sft",
-        "teachers": [{"name": "pocket", "concurrency": 3, "label": "x"}, {"name": "pocket", "style": "long"}],
+        "teachers": [
+            {"name": "pocket", "concurrency": 3, "label": "x"},
+            {"name": "pocket", "style": "long"},
+        ],
     }
     train = [{"name": "execution", "dictionary": 6, "per_turn": 0, "size": 2}]
     study = Study(task=train, model=[{"name": "pocket", "style": "short", "method": [sft]}])
@@ -299,7 +361,8 @@ def test_plugins_in_a_list_enter_the_key_by_identity_not_by_their_settings_in_py
 def test_a_label_doesn_t_repeat_what_a_method_is_called_by() -> None:
     compress = {"name": "compress", "policy": ["random", "snapkv"], "budget": 64, "window": [8, 16]}
     study = Study(
-        task=[{"name": "tents", "size": 16}], model=[{"name": "transformers", "id": "pocket", "method": [compress]}]
+        task=[{"name": "tents", "size": 16}],
+        model=[{"name": "transformers", "id": "pocket", "method": [compress]}],
     )
     assert [cell.label.model.partition(" + ")[2] for cell in study.cells] == [
         f"{policy} window={window}" for policy in ("random", "snapkv") for window in (8, 16)
@@ -335,7 +398,10 @@ def test_a_file_from_a_windows_editor(folder) -> None:
 
 def test_a_model_may_be_asked_more_often_than_the_others() -> None:
     task = [{"name": "chain_sum", "size": 2}]
-    models = [{"name": "oracle", "samples": 8}, {"name": "oracle", "method": {"name": "vote", "n": 2}}]
+    models = [
+        {"name": "oracle", "samples": 8},
+        {"name": "oracle", "method": {"name": "vote", "n": 2}},
+    ]
     one, other = Study.from_table({"task": task, "model": models, "samples": 3}).cells
     assert (one.quota.samples, other.quota.samples) == (8, 3)
     (plain, _) = Study.from_table({"task": task, "model": [{"name": "oracle"}, models[1]]}).cells

@@ -1,4 +1,6 @@
-"""An unknown name gets a suggestion only if it is nearly a known one or another word for it; else the known names."""
+"""An unknown name gets a suggestion only if it is nearly a known one or another word for it; else
+the known names.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,18 @@ import pytest
 from ponder.core import plugins
 from ponder.study.study import built_in
 
-STUDY_KEYS = ("figure", "max_cost", "max_tokens", "model", "problems", "question", "samples", "seed", "stop", "task")
+STUDY_KEYS = (
+    "figure",
+    "max_cost",
+    "max_tokens",
+    "model",
+    "problems",
+    "question",
+    "samples",
+    "seed",
+    "stop",
+    "task",
+)
 
 
 def known(kind: str) -> list[str]:
@@ -114,7 +127,9 @@ def test_aliases_name_plugins_and_are_not_plugins() -> None:
         ("deepseek-ai/DeepSeek-R1", 'name = "transformers"\nid = "deepseek-ai/DeepSeek-R1"'),
     ],
 )
-def test_a_provider_or_a_model_s_own_name_gets_the_lines_to_write(write, ponder, name, lines) -> None:
+def test_a_provider_or_a_model_s_own_name_gets_the_lines_to_write(
+    write, ponder, name, lines
+) -> None:
     write("s.toml", f'[[task]]\nname = "chain_sum"\n[[model]]\nname = "{name}"\n')
     stderr = ponder("plan", "s.toml").stderr
     assert f"s.toml: model[0].name: model `{name}` is unknown" in stderr

@@ -21,7 +21,14 @@ def test_a_tally_counts_endings_and_their_reasons() -> None:
         ("truncated", ""),
     ):
         tally.count(Attempt(problem, 0, ended, why, ()))  # type: ignore[arg-type]
-    assert (tally.right, tally.wrong, tally.unparsed, tally.truncated, tally.failed, tally.done) == (1, 1, 1, 1, 2, 6)
+    assert (
+        tally.right,
+        tally.wrong,
+        tally.unparsed,
+        tally.truncated,
+        tally.failed,
+        tally.done,
+    ) == (1, 1, 1, 1, 2, 6)
     assert tally.summary()["reasons"] == {"failed": {"down": 2}, "unparsed": {"empty reply": 1}}
 
 
@@ -37,6 +44,9 @@ def test_reasons_from_outside_don_t_fill_the_memory() -> None:
 
 def test_measurements_are_averaged_over_turns() -> None:
     task = Execution()
-    turns = [Completion("", "<answer>1</answer>", "end", Bill(), {"cache_bytes": n}) for n in (10.0, 30.0)]
+    turns = [
+        Completion("", "<answer>1</answer>", "end", Bill(), {"cache_bytes": n})
+        for n in (10.0, 30.0)
+    ]
     attempt = Attempt(task.problem(2, 1), 0, "open", "", tuple(turns))
     assert graded(task, attempt).details["cache_bytes"] == 20

@@ -17,17 +17,35 @@ from ponder.tasks.tents.generator import generate, possible
 from ponder.tasks.tents.puzzle import Puzzle
 
 SGT = shutil.which("sgt-tents") or shutil.which("sgt-tents", path="/usr/games")
-needs_sgt = pytest.mark.skipif(SGT is None, reason="sgt-tents is not installed (Debian: sgt-puzzles)")
+needs_sgt = pytest.mark.skipif(
+    SGT is None, reason="sgt-tents is not installed (Debian: sgt-puzzles)"
+)
 
 
-LADDER = [(4, 4), (4, 5), (5, 5), (5, 6), (6, 6), (6, 7), (7, 7), (7, 8), (8, 8), (9, 9), (10, 10), (15, 15), (20, 20)]
+LADDER = [
+    (4, 4),
+    (4, 5),
+    (5, 5),
+    (5, 6),
+    (6, 6),
+    (6, 7),
+    (7, 7),
+    (7, 8),
+    (8, 8),
+    (9, 9),
+    (10, 10),
+    (15, 15),
+    (20, 20),
+]
 LARGE = [(30, 30), (25, 40), (4, 100), (100, 10), (8, 50)]
 SMALL = [(2, 3), (3, 2), (2, 8), (3, 3), (3, 4), (8, 3), (3, 7), (3, 10)]
 
 
 @pytest.mark.parametrize("difficulty", DIFFICULTIES)
 @pytest.mark.parametrize(("width", "height"), LADDER + LARGE + SMALL)
-def test_generated_puzzles_keep_their_promises(width: int, height: int, difficulty: Difficulty) -> None:
+def test_generated_puzzles_keep_their_promises(
+    width: int, height: int, difficulty: Difficulty
+) -> None:
     if not possible(width, height, difficulty):
         with pytest.raises(ValueError, match="no tricky"):
             generate(width, height, difficulty, random.Random(0))
@@ -78,19 +96,24 @@ def test_a_seed_gives_the_same_puzzle_in_any_process() -> None:
     assert len(runs) == 1
 
 
-# --- Simon Tatham's own program -----------------------------------------------------------------------------------
+# --- Simon Tatham's own program
+# -----------------------------------------------------------------------------------
 
 
 def sgt(*arguments: str, cwd: Path | None = None) -> list[str]:
     assert SGT is not None
-    done = subprocess.run([SGT, *arguments], check=True, capture_output=True, text=True, timeout=600, cwd=cwd)
+    done = subprocess.run(
+        [SGT, *arguments], check=True, capture_output=True, text=True, timeout=600, cwd=cwd
+    )
     return done.stdout.split()
 
 
 @needs_sgt
 @pytest.mark.parametrize("size", ["4x4", "4x5", "7x6", "8x8", "10x10", "15x15"])
 @pytest.mark.parametrize("difficulty", DIFFICULTIES)
-def test_tathams_puzzles_are_read_and_solved_at_their_difficulty(size: str, difficulty: Difficulty) -> None:
+def test_tathams_puzzles_are_read_and_solved_at_their_difficulty(
+    size: str, difficulty: Difficulty
+) -> None:
     if size == "4x4" and difficulty == "tricky":
         pytest.skip("there is none, and his program makes an easy one instead")
     for text in sgt("--generate", "20", f"{size}d{difficulty[0]}"):
@@ -104,18 +127,32 @@ def test_tathams_puzzles_are_read_and_solved_at_their_difficulty(size: str, diff
 @needs_sgt
 @pytest.mark.parametrize("size", [(4, 4), (5, 4), (6, 7), (8, 8), (10, 10), (15, 15), (20, 20)])
 @pytest.mark.parametrize("difficulty", DIFFICULTIES)
-def test_tathams_program_solves_our_puzzles(size: tuple[int, int], difficulty: Difficulty, tmp_path: Path) -> None:
+def test_tathams_program_solves_our_puzzles(
+    size: tuple[int, int], difficulty: Difficulty, tmp_path: Path
+) -> None:
     """It reads our id and its solver, which never guesses, saves the same tents."""
     if not possible(*size, difficulty):
         pytest.skip("there is none")
     for seed in range(1 if size == (20, 20) else 4):
         p = generate(*size, difficulty, random.Random(seed))
-        sgt("--generate", "1", "--test-solve", "--save", "game", "--save-suffix", ".sav", p.id, cwd=tmp_path)
+        sgt(
+            "--generate",
+            "1",
+            "--test-solve",
+            "--save",
+            "game",
+            "--save-suffix",
+            ".sav",
+            p.id,
+            cwd=tmp_path,
+        )
         (saved,) = tmp_path.glob("game*.sav")
         moves = re.search(r"^SOLVE *:\d+:S(.*)$", saved.read_text(), re.MULTILINE)
         assert moves is not None
         tents = {(int(y), int(x)) for x, y in re.findall(r";T(\d+),(\d+)", moves[1])}
         solution = p.solve()
         assert solution is not None
-        assert tents == {(y, x) for y, row in enumerate(solution) for x, cell in enumerate(row) if cell == 2}
+        assert tents == {
+            (y, x) for y, row in enumerate(solution) for x, cell in enumerate(row) if cell == 2
+        }
         saved.unlink()

@@ -17,7 +17,8 @@ EASY_8 = "8x8:ae__ijcecgbcd,3,1,2,1,1,1,2,1,2,1,2,1,1,1,1,3"
 TRICKY_8 = "8x8:cd_gdeba_nbbh,1,3,1,1,1,2,1,2,2,1,2,1,2,1,1,2"
 EASY_4 = "4x4:_cia,1,1,0,1,1,0,1,1"
 EASY_6 = "6x6:ccedaaka,1,1,2,0,2,1,2,0,3,0,1,1"
-RING = "3x3:aaaaa,2,0,2,2,0,2"  # trees on the four sides of the middle: its corners link to them in two ways
+# trees on the four sides of the middle: its corners link to them in two ways
+RING = "3x3:aaaaa,2,0,2,2,0,2"
 DIFFICULTIES: tuple[Difficulty, ...] = ("easy", "tricky")
 
 
@@ -31,11 +32,17 @@ def puzzle(text: str) -> Puzzle:
     rows = tuple(row.count(2) for row in grid)
     columns = tuple(column.count(2) for column in zip(*grid, strict=True))
     width = len(columns)
-    trees = sum(board(width, len(rows)).bit(y, x) for y, row in enumerate(grid) for x, c in enumerate(row) if c == 1)
+    trees = sum(
+        board(width, len(rows)).bit(y, x)
+        for y, row in enumerate(grid)
+        for x, c in enumerate(row)
+        if c == 1
+    )
     return Puzzle(width, len(rows), trees, columns, rows)
 
 
-# --- ids ---------------------------------------------------------------------------------------------------------
+# --- ids
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", [EASY_8, TRICKY_8, EASY_4, EASY_6, RING])
@@ -90,7 +97,8 @@ def test_any_text_is_a_puzzle_or_a_value_error(text: str) -> None:
         assert Puzzle.from_id(Puzzle.from_id(text).id)
 
 
-# --- the rules ---------------------------------------------------------------------------------------------------
+# --- the rules
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_the_known_solution_of_an_id() -> None:
@@ -99,7 +107,8 @@ def test_the_known_solution_of_an_id() -> None:
     assert p.solve("easy") == p.solve("tricky") == grid
     assert p.solutions() == [grid]
     assert p.check(grid) is None
-    assert p.check([[0 if cell == 3 else cell for cell in row] for row in grid]) is None  # grass may stay empty
+    # grass may stay empty
+    assert p.check([[0 if cell == 3 else cell for cell in row] for row in grid]) is None
 
 
 def changed(grid: Grid, *cells: tuple[int, int, int]) -> Grid:

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from test_tents_puzzle import DIFFICULTIES, TRICKY_8, changed, drawn, puzzle
 
 from ponder.tasks.tents.board import board
-from ponder.tasks.tents.deduction import LOCAL, TRICKY, Contradiction, State, clear_beside_lines, fill_lines
+from ponder.tasks.tents.deduction import (
+    LOCAL,
+    TRICKY,
+    Contradiction,
+    State,
+    clear_beside_lines,
+    fill_lines,
+)
 from ponder.tasks.tents.puzzle import Grid, Puzzle, matching
 
 
@@ -28,19 +35,31 @@ def brute(p: Puzzle) -> list[Grid]:
         if (
             all(rows[y] == p.rows[y] for y in range(p.height))
             and all(columns[x] == p.columns[x] for x in range(p.width))
-            and all(max(abs(a - c), abs(b - d)) > 1 for (a, b), (c, d) in itertools.combinations(tents, 2))
+            and all(
+                max(abs(a - c), abs(b - d)) > 1
+                for (a, b), (c, d) in itertools.combinations(tents, 2)
+            )
             and any(
-                all(abs(a - c) + abs(b - d) == 1 for (a, b), (c, d) in zip(tents, order, strict=True))
+                all(
+                    abs(a - c) + abs(b - d) == 1
+                    for (a, b), (c, d) in zip(tents, order, strict=True)
+                )
                 for order in itertools.permutations(trees)
             )
         ):
-            found.append(changed([[cell or 3 for cell in row] for row in start], *((y, x, 2) for y, x in tents)))
+            found.append(
+                changed(
+                    [[cell or 3 for cell in row] for row in start], *((y, x, 2) for y, x in tents)
+                )
+            )
     return found
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.permutations(range(12)), st.integers(0, 5), st.integers(0, 6))
-def test_matching_finds_a_pairing_where_there_is_one(cells: list[int], tents: int, trees: int) -> None:
+def test_matching_finds_a_pairing_where_there_is_one(
+    cells: list[int], tents: int, trees: int
+) -> None:
     b = board(4, 3)
     bits = [b.bit(cell // 4, cell % 4) for cell in cells]
     camp, wood = bits[:tents], bits[tents : tents + trees]
@@ -85,7 +104,9 @@ def camped(draw: st.DrawFn) -> Puzzle:
             sides = [cell for cell in cells if cell & b.beside(tent) & ~(tents | trees)]
             if sides:
                 tents, trees = tents | tent, trees | rng.choice(sides)
-    columns, rows = (tuple((tents & line).bit_count() for line in lines) for lines in (b.columns, b.rows))
+    columns, rows = (
+        tuple((tents & line).bit_count() for line in lines) for lines in (b.columns, b.rows)
+    )
     return Puzzle(width, height, trees, columns, rows)
 
 
@@ -104,11 +125,18 @@ def test_no_deduction_is_ever_wrong(p: Puzzle) -> None:
     """After every single step: each tent is one in all solutions, each ruled-out cell in none."""
     solutions = p.solutions(limit=1000)
     b = p.board
-    as_tents = [sum(b.bit(y, x) for y, row in enumerate(g) for x, c in enumerate(row) if c == 2) for g in solutions]
+    as_tents = [
+        sum(b.bit(y, x) for y, row in enumerate(g) for x, c in enumerate(row) if c == 2)
+        for g in solutions
+    ]
     rules = (*LOCAL, fill_lines, *TRICKY)
     state = State(b, p.trees, p.columns, p.rows)
     try:
-        while any(learnt := [_step(rule, state, as_tents) for rule in random.Random(0).sample(rules, len(rules))]):
+        while any(
+            learnt := [
+                _step(rule, state, as_tents) for rule in random.Random(0).sample(rules, len(rules))
+            ]
+        ):
             assert len(learnt) == len(rules)
     except Contradiction:
         assert not solutions
@@ -135,7 +163,8 @@ def test_lines_tell_what_enumerating_them_tells(width: int, data: st.DataObject)
         for way in itertools.combinations(sorted(blanks), count)
         if all(b - a > 1 for a, b in itertools.pairwise(way))
     ]
-    # The line is the middle one of seven; the others are blank and have more slack than tells anything.
+    # The line is the middle one of seven; the others are blank and have more slack than tells
+    # anything.
     b = board(width, 7)
 
     def state() -> State:
@@ -151,7 +180,9 @@ def test_lines_tell_what_enumerating_them_tells(width: int, data: st.DataObject)
     fill_lines(filled)
     assert {x for x in range(width) if b.bit(3, x) & filled.tents} == set.intersection(*ways)
     if not filled.tents:  # cells beside a forced tent are left to another rule
-        assert {x for x in blanks if b.bit(3, x) & filled.blank} == (set.union(*ways) if count else set())
+        assert {x for x in blanks if b.bit(3, x) & filled.blank} == (
+            set.union(*ways) if count else set()
+        )
     beside = state()
     clear_beside_lines(beside)
     seen = {x for x in range(width) if all({x - 1, x, x + 1} & way for way in ways)}

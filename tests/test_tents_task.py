@@ -80,5 +80,7 @@ def test_a_thousand_are_distinct_with_one_solution_each() -> None:
 
 
 def test_neighbouring_seeds_share_nothing() -> None:
-    first, second = ({p.id for p in itertools.islice(Tents().problems(36, seed), 200)} for seed in (1, 2))
+    first, second = (
+        {p.id for p in itertools.islice(Tents().problems(36, seed), 200)} for seed in (1, 2)
+    )
     assert not first & second

@@ -1,4 +1,6 @@
-"""What reaches a terminal: no control characters, hints that repeat the options, and no traceback for a mistake."""
+"""What reaches a terminal: no control characters, hints that repeat the options, and no traceback
+for a mistake.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,21 @@ def test_control_characters_are_shown_escaped() -> None:
     assert printable(EVIL) == SAFE
     assert columns([["x", EVIL.partition("\n")[0]]]) == f"x  {SAFE.partition(chr(10))[0]}"
     assert json.loads(as_json({"a": EVIL})) == {"a": EVIL}
-    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\u2028\ud800]", as_json([EVIL], indent=1))
+    assert not re.search(
+        "[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\u2028\ud800]", as_json([EVIL], indent=1)
+    )
 
 
 def test_no_escape_sequence_of_a_study_or_a_plugin_is_printed(ponder, write) -> None:
     label = json.dumps("red \x1b[31m\u202e")
     write("s.toml", GOOD.replace('"oracle"', f'"oracle"\nlabel = {label}'))
     write("loud.py", 'from ponder.core import UserError\nraise UserError("\\x1b]0;title\\x07")\n')
-    for words in (["plan", "s.toml"], ["plan", "s.toml", "--json"], ["show", "s.toml"], ["check", "./loud.py"]):
+    for words in (
+        ["plan", "s.toml"],
+        ["plan", "s.toml", "--json"],
+        ["show", "s.toml"],
+        ["check", "./loud.py"],
+    ):
         result = ponder(*words)
         assert "\x1b" not in result.output
         assert "\u202e" not in result.output
@@ -58,7 +67,11 @@ def test_types_in_plain_words(kind, value, words) -> None:
 
 
 def test_counts() -> None:
-    assert [count(n, "attempt") for n in (0, 1, 2000)] == ["0 attempts", "1 attempt", "2,000 attempts"]
+    assert [count(n, "attempt") for n in (0, 1, 2000)] == [
+        "0 attempts",
+        "1 attempt",
+        "2,000 attempts",
+    ]
     assert count(2, "policy") == "2 policies"
 
 
@@ -78,7 +91,10 @@ def test_a_command_in_a_hint_has_the_options_that_were_given(ponder, write) -> N
         assert f"`ponder run s.toml {same} --store my.db` creates one" in text
     ponder("run", "s.toml", "--set", "seed=1")
     for verb in ("report", "export"):
-        assert f"hint: run it first: ponder run s.toml {same}\n" in ponder(verb, "s.toml", *given).stderr
+        assert (
+            f"hint: run it first: ponder run s.toml {same}\n"
+            in ponder(verb, "s.toml", *given).stderr
+        )
     assert command("run", "a b.toml", [], Path("ponder.db")) == "ponder run 'a b.toml'"
 
 
@@ -117,7 +133,10 @@ def _ended(error: BaseException) -> tuple[int, str]:
 def test_how_a_command_ends() -> None:
     assert _ended(UserError("no\x1b", hint="yes")) == (2, "no\\x1b\nhint: yes\n")
     assert _ended(KeyboardInterrupt()) == (130, "interrupted\n")
-    assert _ended(PermissionError(13, "Permission denied", "/a")) == (2, "can't use /a: Permission denied\n")
+    assert _ended(PermissionError(13, "Permission denied", "/a")) == (
+        2,
+        "can't use /a: Permission denied\n",
+    )
     missing = ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn")
     assert _ended(missing) == (
         2,
@@ -126,7 +145,8 @@ def test_how_a_command_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [RuntimeError("x"), OSError("x"), ModuleNotFoundError("x", name="ponder.x"), KeyError("x")]
+    "error",
+    [RuntimeError("x"), OSError("x"), ModuleNotFoundError("x", name="ponder.x"), KeyError("x")],
 )
 def test_a_bug_keeps_its_traceback_and_asks_for_a_report(error) -> None:
     with pytest.raises(type(error)) as caught:
@@ -155,13 +175,24 @@ def test_an_incomplete_study_says_so(ponder, write) -> None:
         "answered": 6,
         "failed": 0,
     }
-    assert "incomplete: 6 of 20 attempts answered; to go on: ponder run s.toml --set problems=10\n" in part.stderr
+    assert (
+        "incomplete: 6 of 20 attempts answered; to go on: ponder run s.toml --set problems=10\n"
+        in part.stderr
+    )
     page = Path("reports/s/report.html").read_text()
-    assert "This study is incomplete: 6 of 20 attempts answered." in page.partition('<section class="top">')[2]
+    assert (
+        "This study is incomplete: 6 of 20 attempts answered."
+        in page.partition('<section class="top">')[2]
+    )
 
 
 def test_a_task_with_fewer_problems_than_wanted_is_not_incomplete(ponder, write) -> None:
-    write("s.toml", GOOD.replace("size = [2, 4]", "size = 2\ndigits = 1").replace("problems = 3", "problems = 500"))
+    write(
+        "s.toml",
+        GOOD.replace("size = [2, 4]", "size = 2\ndigits = 1").replace(
+            "problems = 3", "problems = 500"
+        ),
+    )
     ponder("run", "s.toml")
     report = json.loads(ponder("report", "s.toml", "--json").stdout)
     assert report["complete"] is True
@@ -170,7 +201,10 @@ def test_a_task_with_fewer_problems_than_wanted_is_not_incomplete(ponder, write)
 
 def test_a_search_has_no_number_of_its_own(ponder, write) -> None:
     task = 'name = "execution"\nper_turn = 0\nsearch = "max"\nlargest = 8'
-    write("s.toml", GOOD.replace('name = "chain_sum"\nsize = [2, 4]', task).replace("problems = 3\n", ""))
+    write(
+        "s.toml",
+        GOOD.replace('name = "chain_sum"\nsize = [2, 4]', task).replace("problems = 3\n", ""),
+    )
     ponder("run", "s.toml")
     report = json.loads(ponder("report", "s.toml", "--json").stdout)
     assert (report["complete"], report["asked"]) == (True, None)

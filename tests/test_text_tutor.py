@@ -1,4 +1,6 @@
-"""The tutor in plain text: right without a slip, wrong by one rule with it, in steps that the tasks can check."""
+"""The tutor in plain text: right without a slip, wrong by one rule with it, in steps that the tasks
+can check.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ from ponder.tasks.tents import Tents
 
 SUMS = ChainSum()
 PLAN = Execution(mode="cot", dictionary=6, per_turn=2, history_turns=1)
-ASKED = [(task, p) for task, size in ((SUMS, 5), (PLAN, 4)) for p in itertools.islice(task.problems(size, 3), 40)]
+ASKED = [
+    (task, p)
+    for task, size in ((SUMS, 5), (PLAN, 4))
+    for p in itertools.islice(task.problems(size, 3), 40)
+]
 
 
 def said(task, problem, **settings):
@@ -49,7 +55,16 @@ def test_its_words() -> None:
 
 @pytest.mark.parametrize(
     ("total", "number", "wrong"),
-    [(28, 15, 33), (31, -7, 34), (21, 7, 28), (67, 59, 116), (-28, -15, -33), (-31, 7, -34), (5, -9, -4), (9, -9, 0)],
+    [
+        (28, 15, 33),
+        (31, -7, 34),
+        (21, 7, 28),
+        (67, 59, 116),
+        (-28, -15, -33),
+        (-31, 7, -34),
+        (5, -9, -4),
+        (9, -9, 0),
+    ],
 )
 def test_sums_without_carry_by_hand(total, number, wrong) -> None:
     assert without_carry(total, number) == wrong

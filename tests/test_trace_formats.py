@@ -1,4 +1,6 @@
-"""Traces as they are published: each layout is read right, or refused with the columns that were found."""
+"""Traces as they are published: each layout is read right, or refused with the columns that were
+found.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from ponder.core import UserError
 from ponder.core.parquet import CHUNK
 from ponder.traces import Understood, read, understand
 
-# Rows with exactly the columns of the published datasets, and the traces in them: question, thinking, answer, and what
-# else is known.
+# Rows with exactly the columns of the published datasets, and the traces in them: question,
+# thinking, answer, and what else is known.
 S1K = {
     "solution": "12", "question": "3 · 4?", "cot_type": "math", "source_type": "AI-MO/NuminaMath-CoT/aops_forum",
     "metadata": "{'url': None}", "cot": None, "thinking_trajectories": ["Three fours.\n\nSo 12."], "attempt": "It is 12.",
@@ -47,7 +49,10 @@ METADATA = {
 ASKED = {"role": "user", "content": "3 · 4?"}
 CHOICE = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "It is 12.", "reasoning_content": "Fours."}}  # fmt: skip
 COMPLETION = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "r1", "choices": [CHOICE], "usage": {"prompt_tokens": 5, "completion_tokens": 9}}  # fmt: skip
-PARTS = [{"type": "thinking", "thinking": "Fours.", "signature": "x"}, {"type": "text", "text": "It is 12."}]
+PARTS = [
+    {"type": "thinking", "thinking": "Fours.", "signature": "x"},
+    {"type": "text", "text": "It is 12."},
+]
 
 ONE = ("3 · 4?", "Fours.", "It is 12.")
 LAYOUTS: dict[str, tuple[dict, list[tuple], dict]] = {
@@ -88,9 +93,17 @@ def test_each_layout_is_read_right(name) -> None:
     assert [(r.trace.question, r.trace.thinking, r.trace.answer) for r in readings] == texts
     for reading in readings:
         assert {field: getattr(reading.trace, field) for field in known} == known
-        assert {"question", *(f for f in ("thinking", "answer") if getattr(reading.trace, f))} <= set(reading.columns)
-        (again,) = understand({**reading.trace.record(), "scored_by": "x", "score": 0.5})  # as `ponder select` reads it
-        assert {**again.trace.record(), "scored_by": "x"} == {**reading.trace.record(), "scored_by": "x", "score": 0.5}
+        assert {
+            "question",
+            *(f for f in ("thinking", "answer") if getattr(reading.trace, f)),
+        } <= set(reading.columns)
+        # as `ponder select` reads it
+        (again,) = understand({**reading.trace.record(), "scored_by": "x", "score": 0.5})
+        assert {**again.trace.record(), "scored_by": "x"} == {
+            **reading.trace.record(),
+            "scored_by": "x",
+            "score": 0.5,
+        }
 
 
 def test_s1k_11_has_a_trace_of_each_teacher() -> None:
@@ -105,8 +118,11 @@ def test_s1k_11_has_a_trace_of_each_teacher() -> None:
     assert deepseek.columns["gold"] == "solution"
     assert gemini.trace.extra["grade_reason"] == "13 is not 12"
     assert not [key for key in deepseek.trace.extra if key.startswith("gemini")]  # the other trace
-    (alone,) = understand({k: v for k, v in S1K_11.items() if not k.startswith("gemini") and k != "deepseek_attempt"})
-    assert (alone.trace.answer, alone.trace.gold) == ("", "12")  # the solution is never taken for an attempt
+    (alone,) = understand(
+        {k: v for k, v in S1K_11.items() if not k.startswith("gemini") and k != "deepseek_attempt"}
+    )
+    # the solution is never taken for an attempt
+    assert (alone.trace.answer, alone.trace.gold) == ("", "12")
 
 
 def test_openr1_has_a_trace_of_each_generation() -> None:
@@ -114,7 +130,8 @@ def test_openr1_has_a_trace_of_each_generation() -> None:
     traces = [r.trace for r in readings]
     assert [t.thinking for t in traces] == ["Fours.", "Threes.", "Hm"]
     assert [t.answer for t in traces] == ["It is 12.", "It is 13.", ""]
-    assert [t.correct for t in traces] == [True, False, None]  # right if one of the two checks says so
+    # right if one of the two checks says so
+    assert [t.correct for t in traces] == [True, False, None]
     assert [t.id for t in traces] == ["u7/0", "u7/1", "u7/2"]
     assert {(t.gold, t.topic) for t in traces} == {("12", "Algebra")}
     assert [t.extra["finish_reasons"] for t in traces] == ["stop", "stop", "length"]
@@ -146,8 +163,14 @@ def test_two_messages_of_the_user_in_a_row_are_one_question() -> None:
 
 def test_a_teacher_may_have_other_names_for_its_answer() -> None:
     for name in ("qwq_solution", "qwq_response", "qwq_answer"):
-        (reading,) = understand({"problem": "3 · 4?", "qwq_reasoning": "Fours.", name: "It is 12.", "answer": "12"})
-        assert (reading.trace.answer, reading.trace.teacher, reading.trace.gold) == ("It is 12.", "qwq", "12")
+        (reading,) = understand(
+            {"problem": "3 · 4?", "qwq_reasoning": "Fours.", name: "It is 12.", "answer": "12"}
+        )
+        assert (reading.trace.answer, reading.trace.teacher, reading.trace.gold) == (
+            "It is 12.",
+            "qwq",
+            "12",
+        )
 
 
 REFUSED = {
@@ -179,7 +202,13 @@ def test_what_is_no_trace_is_refused_with_what_was_found(name, tmp_path) -> None
 
 
 def test_unusual_columns_can_be_named() -> None:
-    record = {"ask": "3 · 4?", "cot": "Fours.", "final": "It is 12.", "response": "no", "messages": [ASKED]}
+    record = {
+        "ask": "3 · 4?",
+        "cot": "Fours.",
+        "final": "It is 12.",
+        "response": "no",
+        "messages": [ASKED],
+    }
     (reading,) = understand(record, {"question": "ask", "thinking": "cot", "answer": "final"})
     assert (reading.trace.question, reading.trace.thinking, reading.trace.answer) == ONE
     assert reading.columns == {"question": "ask", "thinking": "cot", "answer": "final"}
@@ -236,7 +265,13 @@ def test_the_hub(tmp_path, monkeypatch) -> None:
     def load_dataset(*names, **more):
         asked.append((*names, more["split"], more["revision"]))
         one = datasets.Dataset.from_list([S1K_11])
-        return one if more["split"] else datasets.DatasetDict(train=one) if names[0] == "a/b" else {"x": one, "y": one}
+        return (
+            one
+            if more["split"]
+            else datasets.DatasetDict(train=one)
+            if names[0] == "a/b"
+            else {"x": one, "y": one}
+        )
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     monkeypatch.chdir(tmp_path)
@@ -259,12 +294,17 @@ def test_formats_are_counted(tmp_path) -> None:
     traces = read(path, bad="skip")
     assert len(list(traces)) == 5
     assert traces.formats == {"named columns": 1, "a pair of columns per teacher": 4}
-    assert traces.skipped == [f"{path}:3: it has neither thinking nor an answer; its columns are `x`"]
+    assert traces.skipped == [
+        f"{path}:3: it has neither thinking nor an answer; its columns are `x`"
+    ]
     assert all(isinstance(reading, Understood) for reading in traces.understood())
 
 
 def test_show_says_how_traces_are_read(ponder, write) -> None:
-    write("s1k.jsonl", json.dumps({**S1K_11, "deepseek_thinking_trajectory": "So. " * 40 + "\n\nDone."}) + "\n")
+    write(
+        "s1k.jsonl",
+        json.dumps({**S1K_11, "deepseek_thinking_trajectory": "So. " * 40 + "\n\nDone."}) + "\n",
+    )
     result = ponder("score", "s1k.jsonl", "--show", "3")
     assert result.exit_code == 0
     first, second = result.stdout.split("\n\n")
@@ -295,7 +335,16 @@ def test_columns_are_named_on_the_command_line(ponder, write) -> None:
     assert refused.exit_code == 2
     assert "mine.jsonl:1: it has neither thinking nor an answer; its columns are `ask`, `cot`, `labels`" in refused.stderr  # fmt: skip
     assert "--column thinking=NAME" in refused.stderr
-    fine = ponder("score", "mine.jsonl", "--reward", "oracle", "--column", "question=ask", "--column", "thinking=cot")
+    fine = ponder(
+        "score",
+        "mine.jsonl",
+        "--reward",
+        "oracle",
+        "--column",
+        "question=ask",
+        "--column",
+        "thinking=cot",
+    )
     assert fine.exit_code == 0
     assert "1  read as named columns" in fine.stderr
     assert ponder("score", "mine.jsonl", "--show", "1", "--column", "thinking").exit_code == 2

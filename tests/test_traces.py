@@ -25,7 +25,9 @@ def parse(record: dict) -> Trace:
 def trace_file(folder: Path, *lines: str | bytes | dict) -> Path:
     path = folder / "traces.jsonl"
     coded = [
-        line if isinstance(line, bytes) else (line if isinstance(line, str) else json.dumps(line)).encode()
+        line
+        if isinstance(line, bytes)
+        else (line if isinstance(line, str) else json.dumps(line)).encode()
         for line in lines
     ]
     path.write_bytes(b"\n".join(coded) + b"\n")
@@ -60,7 +62,13 @@ def test_other_names_are_understood() -> None:
         }
     )
     assert known.id == "7"
-    assert (known.teacher, known.topic, known.gold, known.correct, known.tokens) == ("r1", "algebra", "2", True, 9)
+    assert (known.teacher, known.topic, known.gold, known.correct, known.tokens) == (
+        "r1",
+        "algebra",
+        "2",
+        True,
+        9,
+    )
     assert known.extra == {"x": [1]}
     assert parse(known.record()) == known
     responded = parse({"problem": "q", "response": "a", "answer": "gold"})
@@ -102,7 +110,11 @@ def test_malformed_lines_are_refused_by_number_or_skipped(name, tmp_path) -> Non
 def test_only_a_line_feed_ends_a_line(tmp_path) -> None:
     text = "one\u2028two\x85three\x0bfour"
     path = tmp_path / "t.jsonl"
-    path.write_bytes(b"\xef\xbb\xbf" + json.dumps({**FINE, "answer": text}, ensure_ascii=False).encode() + b"\r\n")
+    path.write_bytes(
+        b"\xef\xbb\xbf"
+        + json.dumps({**FINE, "answer": text}, ensure_ascii=False).encode()
+        + b"\r\n"
+    )
     assert [trace.answer for trace in read(path)] == [text]
 
 
@@ -177,7 +189,9 @@ def test_steps_as_the_model_marks_them() -> None:
     given = parse({"problem": "q", "steps": ["one\n\nstill one", "two"], "label": -1})
     assert steps(given, by="task").answer == ("one\n\nstill one", "two")
     assert len(steps(given).answer) == 3
-    assert steps(Trace("q", "a|b", "c"), by="task", split=lambda text: text.split("|")).thinking == ("a", "b")
+    assert steps(
+        Trace("q", "a|b", "c"), by="task", split=lambda text: text.split("|")
+    ).thinking == ("a", "b")
 
 
 def test_a_trace_without_its_codec_is_refused_by_the_name_of_the_key() -> None:
@@ -187,7 +201,10 @@ def test_a_trace_without_its_codec_is_refused_by_the_name_of_the_key() -> None:
         steps(old, by="task")
     assert "blank" in error.value.hint
     for extra, message in (
-        ({"task": "execution", "codec": "pokket"}, "model `pokket` has no codec for the task `execution`"),
+        (
+            {"task": "execution", "codec": "pokket"},
+            "model `pokket` has no codec for the task `execution`",
+        ),
         ({"task": "gpqa", "codec": "pocket"}, "model `pocket` has no codec for the task `gpqa`"),
         ({"codec": "pocket"}, "no codec for the task ``"),
     ):
@@ -197,7 +214,13 @@ def test_a_trace_without_its_codec_is_refused_by_the_name_of_the_key() -> None:
 
 
 def test_like_texts_are_similar() -> None:
-    left = ["so we add 3 and 4", "the triangle has three sides", "因此我们得到 x 等于四", "", "SO  WE ADD 3 and\n4"]
+    left = [
+        "so we add 3 and 4",
+        "the triangle has three sides",
+        "因此我们得到 x 等于四",
+        "",
+        "SO  WE ADD 3 and\n4",
+    ]
     right = ["We add 3 and 4 to get 7.", "A triangle: three sides.", "所以我们得到 x 等于四。"]
     found = similarity(left, right)
     assert found.shape == (5, 3)
@@ -213,7 +236,8 @@ def test_hashed_counts_words_and_runs_of_letters() -> None:
         # two words or one; runs of two, three and four letters
         assert (hashed([text]) ** 2).sum() == pytest.approx(pieces)
     both = hashed(["ab cd", "xyz"])
-    assert both[0] == pytest.approx(hashed(["ab cd"])[0])  # no run goes over from one text to the next
+    # no run goes over from one text to the next
+    assert both[0] == pytest.approx(hashed(["ab cd"])[0])
     assert both[1] == pytest.approx(hashed(["xyz"])[0])
     assert np.flatnonzero(hashed(["ab"])[0]).tolist() == [249, 1191]  # the same on every machine
 
@@ -223,7 +247,9 @@ def cheapest(cost: np.ndarray) -> float:
     rows, columns = cost.shape
 
     def least(i: int, j: int) -> float:
-        ways = [(a, b) for a, b in ((i + 1, j), (i, j + 1), (i + 1, j + 1)) if a < rows and b < columns]
+        ways = [
+            (a, b) for a, b in ((i + 1, j), (i, j + 1), (i + 1, j + 1)) if a < rows and b < columns
+        ]
         return cost[i, j] + (min(least(*way) for way in ways) if ways else 0.0)
 
     return least(0, 0)
@@ -238,7 +264,10 @@ def test_warping_finds_the_cheapest_path() -> None:
         path = _warped(cost)
         assert path[0] == (0, 0)
         assert path[-1] == (cost.shape[0] - 1, cost.shape[1] - 1)
-        assert all((b[0] - a[0], b[1] - a[1]) in {(0, 1), (1, 0), (1, 1)} for a, b in itertools.pairwise(path))
+        assert all(
+            (b[0] - a[0], b[1] - a[1]) in {(0, 1), (1, 0), (1, 1)}
+            for a, b in itertools.pairwise(path)
+        )
         assert sum(cost[place] for place in path) == pytest.approx(cheapest(cost))
 
 

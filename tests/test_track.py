@@ -1,4 +1,7 @@
-"""What a report logs to MLflow and Weights & Biases. The libraries themselves are asked if `.venv-track` is there."""
+"""What a report logs to MLflow and Weights & Biases.
+
+The libraries themselves are asked if `.venv-track` is there.
+"""
 
 from __future__ import annotations
 
@@ -39,16 +42,24 @@ def test_every_model_is_a_run_with_its_estimates(ponder, write) -> None:
     assert len({weak.key, strong.key, figures.key}) == 3
     assert (weak.settings["model.name"], weak.settings["model.critical_size"]) == ("oracle", 3)
     mine = [o for o in outcomes if o.label.model == weak.name]
-    assert weak.metrics["accuracy"] == sum(o.correct for o in mine) / len(mine) < strong.metrics["accuracy"]
+    assert (
+        weak.metrics["accuracy"]
+        == sum(o.correct for o in mine) / len(mine)
+        < strong.metrics["accuracy"]
+    )
     assert weak.metrics["accuracy_low"] < weak.metrics["accuracy"] < weak.metrics["accuracy_high"]
     assert weak.metrics["accuracy_problems"] == 8
     assert weak.metrics["wrong"] == sum(not o.correct for o in mine)
-    assert weak.metrics["output_tokens"] == pytest.approx(sum(o.tokens("output") for o in mine) / len(mine))
+    assert weak.metrics["output_tokens"] == pytest.approx(
+        sum(o.tokens("output") for o in mine) / len(mine)
+    )
     assert {*weak.by_size} == {2, 40}
     assert weak.by_size[40]["accuracy_at_size"] == sum(o.correct for o in mine if o.size == 40) / 4
 
 
-def test_a_package_that_is_missing_is_named_before_anything_is_drawn(ponder, write, monkeypatch) -> None:
+def test_a_package_that_is_missing_is_named_before_anything_is_drawn(
+    ponder, write, monkeypatch
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None)
     result = ponder("report", write("s.toml", STUDY), "--track", "wandb")
     assert (result.exit_code, "--track wandb needs a package" in result.stderr) == (2, True)
@@ -65,7 +76,9 @@ class MlflowClient:
 
 
 @pytest.mark.parametrize("status", [0, 503, 401])
-def test_a_tracking_server_that_is_down_is_an_error_at_once(ponder, write, serve, monkeypatch, status) -> None:
+def test_a_tracking_server_that_is_down_is_an_error_at_once(
+    ponder, write, serve, monkeypatch, status
+) -> None:
     write("mlflow.py", MLFLOW)
     monkeypatch.syspath_prepend(str(Path.cwd()))
     monkeypatch.delitem(sys.modules, "mlflow", raising=False)

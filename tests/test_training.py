@@ -1,4 +1,6 @@
-"""The optimiser loop: the same step however it is cut up, on how many processes, and whenever it was interrupted."""
+"""The optimiser loop: the same step however it is cut up, on how many processes, and whenever it
+was interrupted.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,14 @@ from ponder.core import UserError
 from ponder.models._torch_engine import Loaded
 from ponder.rewards._windows import batches
 from ponder.training import loop
-from ponder.training.loop import TokenExample, Trainer, TrainingSettings, Unit, likelihood, log_probabilities
+from ponder.training.loop import (
+    TokenExample,
+    Trainer,
+    TrainingSettings,
+    Unit,
+    likelihood,
+    log_probabilities,
+)
 
 
 def units(number: int, **how) -> list[Unit]:
@@ -34,7 +43,10 @@ def weights(training: Trainer) -> torch.Tensor:
 
 
 def test_ragged_texts_in_one_batch_score_as_each_does_alone() -> None:
-    model, some = tiny().model, [*texts(9), TokenExample([5], [END]), TokenExample([7] * 20, [3] * 20)]
+    model, some = (
+        tiny().model,
+        [*texts(9), TokenExample([5], [END]), TokenExample([7] * 20, [3] * 20)],
+    )
     with torch.no_grad():
         together = log_probabilities(model, some)
         alone = torch.stack([plain_score(model, text) for text in some])
@@ -45,7 +57,9 @@ def test_ragged_texts_in_one_batch_score_as_each_does_alone() -> None:
 def test_a_score_is_that_of_sampling_at_a_temperature() -> None:
     model, (text,) = tiny().model, texts(1)
     logits = model(torch.tensor([[*text.prompt, *text.said]])).logits[0] / 2.5
-    alone = [logits[len(text.prompt) + n - 1].log_softmax(-1)[token] for n, token in enumerate(text.said)]
+    alone = [
+        logits[len(text.prompt) + n - 1].log_softmax(-1)[token] for n, token in enumerate(text.said)
+    ]
     torch.testing.assert_close(log_probabilities(model, [text], 2.5)[0], torch.stack(alone).sum())
 
 
@@ -66,7 +80,9 @@ def test_small_passes_make_the_same_step_as_one(tmp_path) -> None:
     some = units(13)
     steps = []
     for micro_tokens in (10**6, 60):
-        training = Trainer(tiny(), TrainingSettings(rate=0.01, micro_tokens=micro_tokens, clip=0.5), tmp_path)
+        training = Trainer(
+            tiny(), TrainingSettings(rate=0.01, micro_tokens=micro_tokens, clip=0.5), tmp_path
+        )
         assert len(training._micro_batches(some)) == (1 if micro_tokens > 60 else 6)
         seen, loss = gradients(training), training.learn(some, likelihood, 13.0)
         steps.append((flat(seen[0]), loss, weights(training), training.tokens))
@@ -88,13 +104,17 @@ def test_a_step_is_what_plain_torch_makes_of_it(tmp_path) -> None:
         loss.backward()
         rule.step()
         rule.zero_grad()
-    torch.testing.assert_close(weights(training), flat(dict(other.named_parameters())), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(
+        weights(training), flat(dict(other.named_parameters())), rtol=1e-3, atol=1e-4
+    )
 
 
 def test_the_rate_warms_up_and_falls() -> None:
     settings = TrainingSettings(warm_up=0.2)
     factors = [settings.factor(step, 20) for step in range(20)]
-    assert factors[:4] == pytest.approx([(n + 1) / 4 * (0.5 + 0.5 * math.cos(math.pi * n / 20)) for n in range(4)])
+    assert factors[:4] == pytest.approx(
+        [(n + 1) / 4 * (0.5 + 0.5 * math.cos(math.pi * n / 20)) for n in range(4)]
+    )
     assert factors[4:] == sorted(factors[4:], reverse=True)
     assert 0 < factors[-1] < 0.01
     steady = TrainingSettings(warm_up=0.0, decay=False)
@@ -103,7 +123,9 @@ def test_the_rate_warms_up_and_falls() -> None:
 
 def test_what_a_model_forgets_at_random_in_training_it_does_not_forget_here(tmp_path) -> None:
     torch.manual_seed(1)
-    forgetful = GPT2LMHeadModel(GPT2Config(vocab_size=24, n_positions=64, n_embd=16, n_layer=1, n_head=2))
+    forgetful = GPT2LMHeadModel(
+        GPT2Config(vocab_size=24, n_positions=64, n_embd=16, n_layer=1, n_head=2)
+    )
     assert forgetful.config.resid_pdrop > 0
     training = Trainer(Loaded(tmp_path, forgetful, None), TrainingSettings(), tmp_path)
     some = units(4)
@@ -145,7 +167,11 @@ def test_a_training_goes_on_where_it_was_saved(tmp_path, monkeypatch) -> None:
     assert [next(reports)["step"] for _ in range(4)] == [1, 2, 3, 4]
     again = trained(6, tmp_path, resume=True)
     assert torch.equal(weights(again), weights(whole))
-    assert again.tokens == whole.tokens == sum(len(u.texts[0]) for step in range(6) for u in units(4, seed=step))
+    assert (
+        again.tokens
+        == whole.tokens
+        == sum(len(u.texts[0]) for step in range(6) for u in units(4, seed=step))
+    )
 
 
 @pytest.mark.parametrize("clip", [0.0, 1.0])
@@ -156,7 +182,9 @@ def test_a_loss_that_is_no_number_stops_and_keeps_good_weights(tmp_path, monkeyp
     assert len(list(training.run(2, lambda step: units(4, seed=step), likelihood, len))) == 2
     for group in training.optimizer.param_groups:
         group["rate"] = 1e36
-    with pytest.raises(UserError, match=r"the loss is (nan|inf) at step 4; the last good weights are in ") as error:
+    with pytest.raises(
+        UserError, match=r"the loss is (nan|inf) at step 4; the last good weights are in "
+    ) as error:
         list(training.run(9, lambda step: units(4, seed=step), likelihood, len))
     assert "rate" in error.value.hint
     kept = Trainer(tiny(), TrainingSettings(rate=0.01), tmp_path)
@@ -169,14 +197,20 @@ def test_a_gradient_that_is_no_number_stops_too(tmp_path) -> None:
     """Its loss is one: that of a root at 0."""
     training = Trainer(tiny(), TrainingSettings(), tmp_path)
     before = weights(training)
-    with pytest.raises(UserError, match=r"the gradient is (nan|inf) at step 1; no weights have been saved yet"):
-        training.learn(units(2), lambda scores, _: ((scores - scores.detach()) ** 2).sum().sqrt(), 1.0)
+    with pytest.raises(
+        UserError, match=r"the gradient is (nan|inf) at step 1; no weights have been saved yet"
+    ):
+        training.learn(
+            units(2), lambda scores, _: ((scores - scores.detach()) ** 2).sum().sqrt(), 1.0
+        )
     assert torch.equal(weights(training), before)
 
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_low_rank_change_is_all_that_changes(tmp_path, tied) -> None:
-    training = Trainer(tiny(tie_word_embeddings=tied), TrainingSettings(rate=0.05, lora=2), tmp_path)
+    training = Trainer(
+        tiny(tie_word_embeddings=tied), TrainingSettings(rate=0.05, lora=2), tmp_path
+    )
     base = {n: p.detach().clone() for n, p in training.plain.named_parameters() if "lora_" not in n}
     assert all("lora_" in name for name in training.trainable())
     for step in range(3):
@@ -186,7 +220,10 @@ def test_a_low_rank_change_is_all_that_changes(tmp_path, tied) -> None:
         if "lora_" not in name:
             assert torch.equal(p, base[name]), name
     assert all(p.abs().max() > 0 for p in training.trainable().values())
-    original, made = tiny(tie_word_embeddings=tied).model, AutoModelForCausalLM.from_pretrained(tmp_path / "made")
+    original, made = (
+        tiny(tie_word_embeddings=tied).model,
+        AutoModelForCausalLM.from_pretrained(tmp_path / "made"),
+    )
     learnt = {name.removeprefix("base_model.model."): p for name, p in training.trainable().items()}
     changed = 0
     for name, p in original.named_parameters():
@@ -226,8 +263,16 @@ def own_port() -> Iterator[int]:
 
 def test_two_processes_make_the_same_steps_as_one(tmp_path, own_port) -> None:
     port = str(own_port)
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ACCELERATE_USE_CPU": "true"}
-    paths = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]), "OMP_NUM_THREADS": "1"}
+    shared = {
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "ACCELERATE_USE_CPU": "true",
+    }
+    paths = {
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+        "OMP_NUM_THREADS": "1",
+    }
     running = [
         subprocess.Popen(
             [sys.executable, "-c", TWO, str(tmp_path)],
@@ -247,4 +292,6 @@ def test_two_processes_make_the_same_steps_as_one(tmp_path, own_port) -> None:
         assert len(alone._micro_batches(some)) % 2  # so that one of the two has to idle
         alone.learn(some, likelihood, 12.0)
     for name, made in load_file(tmp_path / "model.safetensors").items():
-        torch.testing.assert_close(made, alone.plain.get_parameter(name).detach(), rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            made, alone.plain.get_parameter(name).detach(), rtol=0, atol=1e-5
+        )

@@ -1,4 +1,6 @@
-"""Local weights: replies equal those of the NumPy engine and don't depend on the batch; pruned caches are measured."""
+"""Local weights: replies equal those of the NumPy engine and don't depend on the batch; pruned
+caches are measured.
+"""
 
 from __future__ import annotations
 
@@ -81,13 +83,17 @@ def test_it_generates_what_the_numpy_engine_generates() -> None:
         )
 
 
-@pytest.mark.parametrize("method", [None, Compress(policy="random", budget=64, window=16, ratio=0.5)])
+@pytest.mark.parametrize(
+    "method", [None, Compress(policy="random", budget=64, window=16, ratio=0.5)]
+)
 def test_a_text_depends_on_its_seed_alone(method) -> None:
     asked = requests(20, 5)
     made = [Transformers(id="pocket", temperature=1.0, concurrency=n, budget=120) for n in (1, 4)]
     alone, together = (answered(method.apply(m) if method else m, asked) for m in made)
     assert [c.thinking for c in alone] == [c.thinking for c in together]
-    again = answered(Transformers(id="pocket", temperature=1.0, budget=120), [r for r in asked for _ in (0, 1)])
+    again = answered(
+        Transformers(id="pocket", temperature=1.0, budget=120), [r for r in asked for _ in (0, 1)]
+    )
     assert again[0].thinking == again[1].thinking
 
 
@@ -106,7 +112,9 @@ def test_top_p_and_top_k() -> None:
 
 def test_the_cache_is_measured() -> None:
     (whole,) = answered(Transformers(id="pocket"), requests(25, 1))
-    cut = Compress(policy="streaming", budget=64, window=16, ratio=0.5).apply(Transformers(id="pocket"))
+    cut = Compress(policy="streaming", budget=64, window=16, ratio=0.5).apply(
+        Transformers(id="pocket")
+    )
     (less,) = answered(cut, requests(25, 1))
     token = 2 * 6 * 40 * 4  # keys and values, layers, width of their one head, bytes
     tokens = whole.bill.prompt_tokens + whole.bill.thinking_tokens + whole.bill.answer_tokens
@@ -161,16 +169,31 @@ def test_drift_read_in_chunks_is_drift_read_token_by_token() -> None:
     for policy in (Random(), H2o(), Snapkv(queries=8), LastQuery()):
         keep = CacheBudget(budget=64, window=16, ratio=0.4)
         at_once = drift(loaded.model, prompt, ids[len(prompt) :], policy, keep)
-        slow, fast = SelectCache(loaded.model, policy, keep), SelectCache(loaded.model, Full(), None)
+        slow, fast = (
+            SelectCache(loaded.model, policy, keep),
+            SelectCache(loaded.model, Full(), None),
+        )
         kl = []
         with torch.no_grad():
-            for start, end in [(0, len(prompt)), *((n, n + 1) for n in range(len(prompt), len(ids) - 1))]:
+            for start, end in [
+                (0, len(prompt)),
+                *((n, n + 1) for n in range(len(prompt), len(ids) - 1)),
+            ]:
                 part = torch.tensor([ids[start:end]])
-                a, b = (loaded.model(part, past_key_values=c).logits[0, -1].log_softmax(-1) for c in (fast, slow))
+                a, b = (
+                    loaded.model(part, past_key_values=c).logits[0, -1].log_softmax(-1)
+                    for c in (fast, slow)
+                )
                 kl.append(float((a.exp() * (a - b)).sum()))
         assert at_once.kl == pytest.approx(np.mean(kl), abs=1e-5)
         assert at_once.kl > 0
-    none = drift(loaded.model, prompt, ids[len(prompt) :], Random(), CacheBudget(budget=900, window=16, ratio=0.4))
+    none = drift(
+        loaded.model,
+        prompt,
+        ids[len(prompt) :],
+        Random(),
+        CacheBudget(budget=900, window=16, ratio=0.4),
+    )
     assert none.kl == pytest.approx(0, abs=1e-6)
 
 
@@ -206,7 +229,11 @@ def test_a_predictor_learns_and_is_known_by_its_model(tmp_path) -> None:
     for request, said in zip(asked, answered(Transformers(id="pocket"), asked), strict=True):
         prompt, thinking = loaded.prompt(request), said.thinking.split()
         words = [loaded.tokenizer.convert_tokens_to_ids(w) for w in thinking]
-        tail = [end, *loaded.tokenizer.convert_tokens_to_ids(["a1A", "b2A"]), loaded.tokenizer.eos_token_id]
+        tail = [
+            end,
+            *loaded.tokenizer.convert_tokens_to_ids(["a1A", "b2A"]),
+            loaded.tokenizer.eos_token_id,
+        ]
         traces.append(TokenTrace(prompt + words + tail, len(prompt), len(prompt) + len(words) + 1))
     *_, quality = fit(
         loaded.model,
@@ -244,7 +271,9 @@ def test_the_oracle_drifts_least() -> None:
     kl = {}
     for policy in ("random", "oracle"):
         method = Compress(policy=policy, budget=72, window=8, ratio=0.3, fidelity="only")
-        kl[policy] = np.array([c.measures["kl"] for c in answered(method.apply(Transformers(id="pocket")), asked)])
+        kl[policy] = np.array(
+            [c.measures["kl"] for c in answered(method.apply(Transformers(id="pocket")), asked)]
+        )
     assert kl["oracle"].mean() < kl["random"].mean()
 
 
@@ -276,14 +305,20 @@ def weights(tmp_path) -> Path:
 
 
 class HalfRejected(Tents):
-    """Tents, but every answer to half of the puzzles is wrong: the pocket model solves nearly all of this size."""
+    """Tents, but every answer to half of the puzzles is wrong: the pocket model solves nearly all
+    of this size.
+    """
 
     @classmethod
     def plugin_name(cls) -> str:
         return "tents"
 
     def grade(self, problem, answer):
-        return super().grade(problem, answer) if sum(map(ord, problem.gold)) % 2 else Grade(False, why="rejected")
+        return (
+            super().grade(problem, answer)
+            if sum(map(ord, problem.gold)) % 2
+            else Grade(False, why="rejected")
+        )
 
 
 @pytest.fixture
@@ -296,7 +331,9 @@ def practice(tmp_path) -> TrainingProblems:
 
 def test_a_policy_is_fitted_on_right_answers_to_other_problems(weights, practice) -> None:
     policy, model = Recording(), Transformers(id=str(weights))
-    asked, *rest = [{p.gold for p in itertools.islice(practice.task.problems(16, 1), n)} for n in (10, 40)]
+    asked, *rest = [
+        {p.gold for p in itertools.islice(practice.task.problems(16, 1), n)} for n in (10, 40)
+    ]
     progress = list(model.fit_policy(policy, [practice]))
     assert [report["answered"] for report in progress[:-1]] == [*range(16, 31, 16), 30]
     assert progress[0] == {"task": "tents", "size": 16, "answered": 16, "of": 30}
@@ -304,7 +341,9 @@ def test_a_policy_is_fitted_on_right_answers_to_other_problems(weights, practice
     assert policy.facts == {"task": "tents", "on": [practice.identity()]}
     prompts = {}
     for problem in practice.task.fixed():
-        prompts[tuple(Pocket.codec("tents").prompt_ids(Request.first_turn(practice.task, problem)))] = problem
+        prompts[
+            tuple(Pocket.codec("tents").prompt_ids(Request.first_turn(practice.task, problem)))
+        ] = problem
     end = load(Source(weights, codec="pocket")).end_of_thinking
     right = {}
     for trace in policy.traces:
@@ -324,12 +363,16 @@ def test_a_policy_is_fitted_on_right_answers_to_other_problems(weights, practice
 def test_dynts_is_fitted_beside_the_weights(weights, practice) -> None:
     model = Transformers(id=str(weights))
     with pytest.raises(UserError, match="no predictor"):
-        answered(model.with_policy(Dynts(), CacheBudget(budget=64, window=8), "no"), requests(16, 1))
+        answered(
+            model.with_policy(Dynts(), CacheBudget(budget=64, window=8), "no"), requests(16, 1)
+        )
     *_, last = model.fit_policy(Dynts(), [practice])
     assert last == {"made": str(weights / "dynts/predictor.safetensors")}
     assert json.loads((weights / "dynts/card.json").read_text())["task"] == "tents"
     assert not Dynts().needs_fit(weights)
-    (reply,) = answered(model.with_policy(Dynts(), CacheBudget(budget=64, window=8), "no"), requests(16, 1))
+    (reply,) = answered(
+        model.with_policy(Dynts(), CacheBudget(budget=64, window=8), "no"), requests(16, 1)
+    )
     assert reply.thinking
 
 
@@ -349,7 +392,9 @@ def key_of(policy: str, weights: str = "pocket", **study) -> str:
     method = {"name": "compress", "policy": policy, "budget": 96, "window": 8, "ratio": 0.1}
     model = {"name": "transformers", "id": weights, "budget": 400, "method": [method]}
     task = {"name": "tents", "size": 25}
-    (cell,) = Study.from_table({"problems": 4, "seed": 18, "task": [task], "model": [model], **study}).cells
+    (cell,) = Study.from_table(
+        {"problems": 4, "seed": 18, "task": [task], "model": [model], **study}
+    ).cells
     return cell.key.hex()
 
 
@@ -362,14 +407,18 @@ def test_what_a_predictor_learnt_from_is_in_the_key_if_a_study_says_it() -> None
     assert key_of("random", train=small) == key_of("random")  # it learns nothing
 
 
-def test_what_a_predictor_learnt_from_is_in_the_key_unless_it_ships(weights, tmp_path, monkeypatch) -> None:
+def test_what_a_predictor_learnt_from_is_in_the_key_unless_it_ships(
+    weights, tmp_path, monkeypatch
+) -> None:
     """Two studies on one's own weights train their predictors on different problems."""
 
     def method(size: int, weights: str = "pocket", before: tuple = ()) -> Compress:
         table = {"name": "compress", "policy": "dynts", "budget": 96, "window": 8}
         model = {"name": "transformers", "id": weights, "budget": 400, "method": [*before, table]}
         task = {"name": "tents", "size": size}
-        (cell,) = Study.from_table({"problems": 4, "seed": 18, "task": [task], "model": [model]}).cells
+        (cell,) = Study.from_table(
+            {"problems": 4, "seed": 18, "task": [task], "model": [model]}
+        ).cells
         return cell.methods[-1]
 
     monkeypatch.setenv("PONDER_MODELS", str(tmp_path / "made"))
@@ -380,8 +429,13 @@ def test_what_a_predictor_learnt_from_is_in_the_key_unless_it_ships(weights, tmp
         assert method(25, **given).identity() == method(25, **given).identity()
     assert key_of("dynts", own, train=[{"name": "tents", "size": 25}]) == key_of("dynts", own)
     assert key_of("random", own) == key_of("random", own, train=[{"name": "tents", "size": 16}])
-    # Before either is made: each has a folder of its own, and neither is the one beside the weights.
-    paths = {path for size in (16, 25) for path in method(size, own).missing_outputs(Transformers(id=own))}
+    # Before either is made: each has a folder of its own, and neither is the one beside the
+    # weights.
+    paths = {
+        path
+        for size in (16, 25)
+        for path in method(size, own).missing_outputs(Transformers(id=own))
+    }
     assert len(paths) == 2
     assert {path.parent for path in paths} == {tmp_path / "made"}
 
@@ -477,7 +531,10 @@ def test_the_card_says_which_codec_reads_the_weights(weights) -> None:
         Transformers(id=str(weights)).source(Tents())
     assert 'name = "pocket"' in caught.value.hint
     asked = requests(16, 2)
-    replies = [answered(m, asked) for m in (Transformers(id="pocket").with_weights(weights), Pocket(weights=weights))]
+    replies = [
+        answered(m, asked)
+        for m in (Transformers(id="pocket").with_weights(weights), Pocket(weights=weights))
+    ]
     assert [reply.answer for reply in replies[0]] == [reply.answer for reply in replies[1]]
     (weights / "card.json").write_text('{"license": "mit"}')  # another program's
     assert Transformers(id=str(weights)).source(Tents()).codec == ""
@@ -494,18 +551,26 @@ def test_damaged_weights_are_refused(weights) -> None:
 
 @pytest.mark.parametrize(
     ("attn", "generates", "trains"),
-    [("auto", "sdpa", "sdpa"), ("eager", "eager", "eager"), ("flex_attention", "sdpa", "flex_attention")],
+    [
+        ("auto", "sdpa", "sdpa"),
+        ("eager", "eager", "eager"),
+        ("flex_attention", "sdpa", "flex_attention"),
+    ],
 )
 def test_attention_implementations(attn, generates, trains, monkeypatch) -> None:
     used = []
-    monkeypatch.setattr("ponder.models.transformers.load", lambda source: used.append(load(source)) or used[-1])
+    monkeypatch.setattr(
+        "ponder.models.transformers.load", lambda source: used.append(load(source)) or used[-1]
+    )
     method = Compress(policy="snapkv", budget=64, window=16, ratio=0.5)
     model, asked = Transformers(id="pocket", attn=attn, budget=80), requests(16, 2)
     for other, one in (
         (Transformers(id="pocket", budget=80), model),
         (method.apply(Transformers(id="pocket", budget=80)), method.apply(model)),
     ):
-        assert [c.tokens for c in answered(one, asked)] == [c.tokens for c in answered(other, asked)]
+        assert [c.tokens for c in answered(one, asked)] == [
+            c.tokens for c in answered(other, asked)
+        ]
     assert used[0].model.config._attn_implementation == generates
     assert load_anew(model.source(Tents())).model.config._attn_implementation == trains
 
@@ -527,11 +592,14 @@ def test_attention_that_can_not_be_used(write, ponder, monkeypatch) -> None:
     assert result.exit_code == 2
     assert 'attn = "flash_attention_2" needs the package flash_attn, or kernels' in result.stderr
     assert 'hint: attn = "sdpa"' in result.stderr
-    monkeypatch.setattr("ponder.models.transformers.find_spec", lambda package: package == "flash_attn" or None)
+    monkeypatch.setattr(
+        "ponder.models.transformers.find_spec", lambda package: package == "flash_attn" or None
+    )
     with pytest.raises(UserError, match='"flash_attention_2" needs a GPU'):
         Transformers(id="pocket", attn="flash_attention_2").ready()
     Transformers(id="pocket", attn="flash_attention_2", device="cuda").ready()
-    with pytest.raises(UserError, match=r'with attn = "flash_attention_2": ') as error:  # what transformers says
+    # what transformers says
+    with pytest.raises(UserError, match=r'with attn = "flash_attention_2": ') as error:
         load_anew(Transformers(id="pocket", attn="flash_attention_2").source(Tents()))
     assert 'attn = "sdpa"' in error.value.hint
 

@@ -1,4 +1,6 @@
-"""Training with TRL in processes of its own: what is refused before it starts, and that it ends and resumes with Ponder."""
+"""Training with TRL in processes of its own: what is refused before it starts, and that it ends and
+resumes with Ponder.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,16 @@ for progress in METHOD.make(MODEL):
         os.kill(os.getpid(), signal.SIGKILL)
 """
 METHOD = LengthRl(
-    train_on=ON, iterations=8, problems=2, n=3, pool=6, inner=1, rate=1e-6, engine="trl", processes=2, free=2
+    train_on=ON,
+    iterations=8,
+    problems=2,
+    n=3,
+    pool=6,
+    inner=1,
+    rate=1e-6,
+    engine="trl",
+    processes=2,
+    free=2,
 )
 MODEL = Pocket(style="short", temperature=1.0, budget=64)
 
@@ -63,7 +74,9 @@ def processes(word: str) -> list[str]:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="lists processes in /proc")
-def test_killed_with_two_processes_it_leaves_none_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_with_two_processes_it_leaves_none_and_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PONDER_MODELS", str(tmp_path))
     killed = subprocess.run([sys.executable, "-c", RL, str(Path(__file__).parent)], check=False)
     assert killed.returncode == -signal.SIGKILL
@@ -83,7 +96,8 @@ def test_killed_with_two_processes_it_leaves_none_and_resumes(tmp_path: Path, mo
             tokens = json.loads(lines[-1])["num_tokens"]
     assert [entry["iteration"] for entry in entries] == list(range(8))
     pool, rates = draw_problems(ON, 6, METHOD.seed), [(0, 0)] * 6
-    for entry in entries:  # both processes know what the other has drawn, and a resumed run what was drawn before it
+    # both processes know what the other has drawn, and a resumed run what was drawn before it
+    for entry in entries:
         assert [p for p, _, _ in entry["rates"]] == METHOD.drawn(pool, rates, entry["iteration"])
         assert {asked for _, _, asked in entry["rates"]} == {3}
         for p, right, asked in entry["rates"]:
@@ -95,10 +109,13 @@ def test_killed_with_two_processes_it_leaves_none_and_resumes(tmp_path: Path, mo
     assert made["notes"]["engine"] == {"trl": "1.16.0", "processes": 1}
     assert len(made["notes"]["iterations"]) == 8
     assert not (METHOD.folder(MODEL) / "trl").exists()
-    assert MODEL.with_weights(METHOD.folder(MODEL)).identity() != MODEL.identity()  # its card is right
+    # its card is right
+    assert MODEL.with_weights(METHOD.folder(MODEL)).identity() != MODEL.identity()
 
 
-def test_supervised_training_is_billed_and_writes_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_supervised_training_is_billed_and_writes_the_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PONDER_MODELS", str(tmp_path))
     method = Shortest(train_on=ON, problems=4, n=2, batch=2, steps=2, engine="trl")
     entries = list(method.make(MODEL))
@@ -117,15 +134,23 @@ def config(tmp_path: Path, **content: object) -> Path:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"num_processes": 8, "distributed_type": "FSDP"}, "needs 8 GPUs, and this machine has no GPU"),
+        (
+            {"num_processes": 8, "distributed_type": "FSDP"},
+            "needs 8 GPUs, and this machine has no GPU",
+        ),
         ({"num_processes": 1, "distributed_type": "NO"}, "needs 1 GPU, and"),
-        ({"num_processes": 2, "distributed_type": "FSDP", "use_cpu": "true"}, "accelerate ignores FSDP on a CPU"),
+        (
+            {"num_processes": 2, "distributed_type": "FSDP", "use_cpu": "true"},
+            "accelerate ignores FSDP on a CPU",
+        ),
         ({"num_processes": 2, "num_machines": 4}, "is for 4 machines"),
         ({"num_processes": "two"}, "it has no num_processes"),
         ({"a": "[1"}, "is not YAML"),
     ],
 )
-def test_configs_that_can_not_be_started(tmp_path: Path, monkeypatch, content: dict, message: str) -> None:
+def test_configs_that_can_not_be_started(
+    tmp_path: Path, monkeypatch, content: dict, message: str
+) -> None:
     monkeypatch.setattr(launch, "devices", lambda: 0)
     with pytest.raises(UserError, match=message) as error:
         Launch.of(replace(TRL, launch=config(tmp_path, **content)), "cpu")
@@ -138,17 +163,24 @@ def test_configs_that_can_not_be_started(tmp_path: Path, monkeypatch, content: d
 def test_how_many_processes_and_where(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(launch, "devices", lambda: 4)
     assert Launch.of(TRL, "cpu") == Launch(1, cpu=True)
-    assert Launch.of(replace(TRL, processes=4, precision="bfloat16"), "cuda") == Launch(4, False, None, "bfloat16")
+    assert Launch.of(replace(TRL, processes=4, precision="bfloat16"), "cuda") == Launch(
+        4, False, None, "bfloat16"
+    )
     with pytest.raises(UserError, match="processes = 5 needs 5 GPUs, and this machine has 4 GPUs"):
         Launch.of(replace(TRL, processes=5), "cuda")
     with pytest.raises(UserError) as error:
-        Launch.of(replace(TRL, launch=config(tmp_path, num_processes=8, distributed_type="DEEPSPEED")), "cpu")
+        Launch.of(
+            replace(TRL, launch=config(tmp_path, num_processes=8, distributed_type="DEEPSPEED")),
+            "cpu",
+        )
     assert error.value.hint == "num_processes: 4; or leave out `launch` to train in one process"
     path = config(tmp_path, num_processes=4, distributed_type="FSDP")
     given = Launch.of(replace(TRL, launch=path), "cpu")
     assert given == Launch(4, False, path)
     assert str(path) in given.command(tmp_path, "m")
-    two = Launch.of(replace(TRL, launch=config(tmp_path, num_processes=2, distributed_type="MULTI_CPU")), "cpu")
+    two = Launch.of(
+        replace(TRL, launch=config(tmp_path, num_processes=2, distributed_type="MULTI_CPU")), "cpu"
+    )
     assert (two.processes, two.cpu) == (2, True)
     # accelerate starts one process for MULTI_CPU, so another config is written.
     written = Path(two.command(tmp_path / "..", "m")[4])
@@ -161,9 +193,15 @@ def test_how_many_processes_and_where(tmp_path: Path, monkeypatch) -> None:
     [
         ({"processes": 2}, "are for TRL"),
         ({"args": {"bf16": True}}, "are for TRL"),
-        ({"engine": "trl", "processes": -1}, "processes must be at least 1, not -1\nhint: one per GPU"),
+        (
+            {"engine": "trl", "processes": -1},
+            "processes must be at least 1, not -1\nhint: one per GPU",
+        ),
         ({"engine": "trl", "processes": 2, "launch": Path("a.yaml")}, "is not used with `launch`"),
-        ({"engine": "trl", "sampler": Pocket(), "args": {"use_vllm": True}}, "can't both draw the samples"),
+        (
+            {"engine": "trl", "sampler": Pocket(), "args": {"use_vllm": True}},
+            "can't both draw the samples",
+        ),
     ],
 )
 def test_settings_that_make_no_sense(settings: dict, message: str) -> None:
@@ -189,7 +227,11 @@ def test_arguments_that_are_not_passed_on(kind, args: dict, message: str) -> Non
 
 
 def test_vllm_is_passed_on_to_grpo_if_it_is_there(monkeypatch) -> None:
-    args = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": "http://127.0.0.1:8000"}
+    args = {
+        "use_vllm": True,
+        "vllm_mode": "server",
+        "vllm_server_base_url": "http://127.0.0.1:8000",
+    }
     asked = []
     monkeypatch.setattr(trl_engine.plugins, "need", lambda package, what: asked.append(package))
     trl_engine.check("grpo", replace(TRL, args=args), "cpu", ("problems", 8, 4))
@@ -198,7 +240,9 @@ def test_vllm_is_passed_on_to_grpo_if_it_is_there(monkeypatch) -> None:
 
 def test_another_version_of_trl_is_refused(monkeypatch) -> None:
     monkeypatch.setattr(trl_engine, "version", lambda package: "1.17.0")
-    with pytest.raises(UserError, match=r"private functions of TRL 1\.16, and 1\.17\.0 is installed"):
+    with pytest.raises(
+        UserError, match=r"private functions of TRL 1\.16, and 1\.17\.0 is installed"
+    ):
         trl_engine.check("sft", TRL, "cpu", ("batch", 8, 1))
 
 
@@ -215,10 +259,14 @@ def test_the_samples_of_a_problem_are_never_split() -> None:
     assert rows(1, 16, micro=10) == 8
     assert rows(2, 16, given=16) == 16
     for given in (4, 12, 48, 0):
-        with pytest.raises(UserError, match="be a multiple of n = 8, so that no problem's samples are split"):
+        with pytest.raises(
+            UserError, match="be a multiple of n = 8, so that no problem's samples are split"
+        ):
             rows(2, 16, given)
     uneven = LengthRl(train_on=ON, problems=7, engine="trl", processes=2)
-    with pytest.raises(UserError, match="problems = 7 can't be divided equally among 2 processes") as error:
+    with pytest.raises(
+        UserError, match="problems = 7 can't be divided equally among 2 processes"
+    ) as error:
         uneven.check(MODEL, TASK)  # before a run
     assert error.value.hint == "problems = 8"
     odd = LengthRl(train_on=ON, problems=8, engine="trl", args={"per_device_train_batch_size": 12})
@@ -280,7 +328,9 @@ def test_why_it_failed(tmp_path: Path) -> None:
     assert "micro_tokens" in trl_engine._failure(tmp_path, 1).hint
 
 
-def test_processes_end_when_ponder_stops_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_end_when_ponder_stops_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(launch, "END_SECONDS", 600.0)
     code = "from ponder.training.launch import end_with_parent; end_with_parent(); import time; time.sleep(600)"
     with started([sys.executable, "-c", code], os.environ, tmp_path / "log") as process:

@@ -1,4 +1,6 @@
-"""A quick look at a model: `ponder try`, models and settings on the command line, and the studies of benchmarks."""
+"""A quick look at a model: `ponder try`, models and settings on the command line, and the studies
+of benchmarks.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +56,15 @@ def test_every_answer_is_shown_as_it_was_read(ponder, sums) -> None:
         ["4", "truncated", "–", "5", "25"],
         ["5", "failed", "–", "6", "0"],
     ]
-    assert "problem 3, unparsed: no answer. The reply ends:\n    (an empty reply)\n" in result.stdout
-    assert result.stdout.splitlines()[-1].startswith("replies on math500: pass@1 25.0% [1.6%, 86.9%], 22 output tokens")
-    assert result.stdout.rstrip().endswith("4 attempts at 4 problems, 1 unparsed, 1 truncated, 1 failed")
+    assert (
+        "problem 3, unparsed: no answer. The reply ends:\n    (an empty reply)\n" in result.stdout
+    )
+    assert result.stdout.splitlines()[-1].startswith(
+        "replies on math500: pass@1 25.0% [1.6%, 86.9%], 22 output tokens"
+    )
+    assert result.stdout.rstrip().endswith(
+        "4 attempts at 4 problems, 1 unparsed, 1 truncated, 1 failed"
+    )
     assert "replies.jsonl has no answer to this problem" in result.stderr
     told = json.loads(ponder(*words, "--json").stdout)
     assert [a["parsed"] for a in told["attempts"]] == ["2", "7", None, None, None]
@@ -67,7 +75,9 @@ def test_the_end_of_an_unread_reply_is_shown(ponder, serve) -> None:
     """The server answers "?" to what isn't a sum: gpqa finds no letter in it."""
     url = serve(thinking="").url
     many = [f"{n} of {word}?" for n, word in enumerate(["a", "b", "c", "d", "e", "f", "g"])]
-    rows = [{"problem": p, "answer": "1", "wrong 1": "2", "wrong 2": "3", "wrong 3": "4"} for p in many]
+    rows = [
+        {"problem": p, "answer": "1", "wrong 1": "2", "wrong 2": "3", "wrong 3": "4"} for p in many
+    ]
     Path("g.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     result = ponder("try", "gpqa", "--id", "m", "--url", url, "--set", "task.file=g.jsonl")
     assert result.exit_code == 0
@@ -78,11 +88,21 @@ def test_the_end_of_an_unread_reply_is_shown(ponder, serve) -> None:
 def test_what_was_tried_is_not_asked_again_by_the_study(ponder, serve) -> None:
     pytest.importorskip("math_verify")
     served = serve()
-    result = ponder("try", "math500", "--id", "m", "--url", served.url, "-n", 2, "--set", f"file={EXAMPLE}")
+    result = ponder(
+        "try", "math500", "--id", "m", "--url", served.url, "-n", 2, "--set", f"file={EXAMPLE}"
+    )
     assert result.exit_code == 0
     body = served.state()["bodies"][0]
     assert (body["model"], body["max_tokens"], body["temperature"]) == ("m", 32768, 0.6)
-    run = ["math500", "--set", f"task.file={EXAMPLE}", "--set", "model.id=m", "--set", f"model.url={served.url}"]
+    run = [
+        "math500",
+        "--set",
+        f"task.file={EXAMPLE}",
+        "--set",
+        "model.id=m",
+        "--set",
+        f"model.url={served.url}",
+    ]
     assert result.stderr.splitlines()[-1] == f"next: ponder run {' '.join(run)}"
     (forecast,) = json.loads(ponder("plan", *run, "--json").stdout)["forecasts"]
     assert (forecast["attempts"], forecast["stored"]) == (12, 2)
@@ -162,7 +182,10 @@ def test_without_the_hub_the_error_says_how_to_use_a_file(ponder, monkeypatch) -
     pytest.importorskip("math_verify")
     pytest.importorskip("huggingface_hub")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    for words, option in ((["try", "math500", "--id", "m"], "file"), (["run", "math500"], "task.file")):
+    for words, option in (
+        (["try", "math500", "--id", "m"], "file"),
+        (["run", "math500"], "task.file"),
+    ):
         result = ponder(*words)
         assert result.exit_code == 2
         assert f"and use --set {option}=math500.jsonl (docs/benchmarks.md)" in result.stderr
@@ -174,13 +197,20 @@ def test_a_key_is_named(ponder, serve, monkeypatch) -> None:
     words = ("try", "chain_sum", "--id", "m", "--url", served.url, "-n", 1)
     for n, name in enumerate(("MY_KEY", "$MY_KEY")):
         assert ponder(*words, "--samples", n + 1, "--key", name).exit_code == 0
-    assert {body["authorization"] for body in served.state()["bodies"]} == {"Bearer a-secret-of-mine"}
+    assert {body["authorization"] for body in served.state()["bodies"]} == {
+        "Bearer a-secret-of-mine"
+    }
 
 
 def test_a_model_in_words() -> None:
     assert model_table("pocket") == {"name": "pocket"}
     table = model_table("""endpoint id='my model' budget=10 "method=[{ name = 'vote', n = 3 }]" """)
-    assert table == {"name": "endpoint", "id": "my model", "budget": 10, "method": [{"name": "vote", "n": 3}]}
+    assert table == {
+        "name": "endpoint",
+        "id": "my model",
+        "budget": 10,
+        "method": [{"name": "vote", "n": 3}],
+    }
 
 
 def test_a_model_replaces_those_of_a_study(ponder, write) -> None:
@@ -190,12 +220,18 @@ def test_a_model_replaces_those_of_a_study(ponder, write) -> None:
     result = ponder("report", "s.toml", *models)
     assert result.exit_code == 0
     assert ponder("export", "s.toml", *models).exit_code == 0
-    assert {line.split(",")[1] for line in Path("s.csv").read_text().splitlines()[1:]} == {"oracle", "poor"}
+    assert {line.split(",")[1] for line in Path("s.csv").read_text().splitlines()[1:]} == {
+        "oracle",
+        "poor",
+    }
     # Hints repeat the options, and an error names the option.
     missing = ponder("report", "s.toml", "--model", "oracle error=0.5")
-    assert missing.stderr.endswith("hint: run it first: ponder run s.toml --model 'oracle error=0.5'\n")
+    assert missing.stderr.endswith(
+        "hint: run it first: ponder run s.toml --model 'oracle error=0.5'\n"
+    )
     assert (
-        "--model erro: model `oracle` has no key `erro`" in ponder("plan", "s.toml", "--model", "oracle erro=1").stderr
+        "--model erro: model `oracle` has no key `erro`"
+        in ponder("plan", "s.toml", "--model", "oracle erro=1").stderr
     )
 
 
@@ -210,11 +246,17 @@ def test_several_settings_after_one_option(ponder, write) -> None:
     assert ponder("plan", "s.toml", "problems=3").exit_code == 2  # without --set it is no setting
 
 
-def test_a_path_on_the_command_line_is_relative_to_the_current_folder(folder, ponder, write) -> None:
+def test_a_path_on_the_command_line_is_relative_to_the_current_folder(
+    folder, ponder, write
+) -> None:
     (folder / "sub").mkdir()
     (folder / "sub" / "own.jsonl").write_text('{"prompt": "1 + 1?", "answer": "2"}\n')
-    write("mine.jsonl", '{"prompt": "1 + 2?", "answer": "3"}\n{"prompt": "1 + 3?", "answer": "4"}\n')
-    write("sub/s.toml", '[[task]]\nname = "jsonl"\nfile = "own.jsonl"\n[[model]]\nname = "oracle"\n')
+    write(
+        "mine.jsonl", '{"prompt": "1 + 2?", "answer": "3"}\n{"prompt": "1 + 3?", "answer": "4"}\n'
+    )
+    write(
+        "sub/s.toml", '[[task]]\nname = "jsonl"\nfile = "own.jsonl"\n[[model]]\nname = "oracle"\n'
+    )
 
     def asked(*settings: str) -> int:
         return sum(len(list(cell.asked())) for cell in Study.load("sub/s.toml", settings).cells)
@@ -241,12 +283,19 @@ def test_the_study_of_a_benchmark_takes_a_file_and_a_model(folder, name, monkeyp
     pytest.importorskip("math_verify")
     example = Path((Gpqa if name == "gpqa" else Math500).example["file"])
     (folder / "mine.jsonl").write_bytes(example.read_bytes())
-    study = Study.load(name, ["task.file=mine.jsonl", "model.id=qwq", "model.url=http://127.0.0.1:8080/v1"])
+    study = Study.load(
+        name, ["task.file=mine.jsonl", "model.id=qwq", "model.url=http://127.0.0.1:8080/v1"]
+    )
     study.check()
     (cell,) = study.cells
     assert (cell.task.plugin_name(), cell.label.model) == (name, "qwq")
     assert study.samples >= 4
-    assert [figure["name"] for figure in study.figure] == ["accuracy", "frontier", "samples", "budget"]
+    assert [figure["name"] for figure in study.figure] == [
+        "accuracy",
+        "frontier",
+        "samples",
+        "budget",
+    ]
     # What `try` asks by default is what the study asks.
     assert (cell.model.budget, cell.model.temperature, cell.seed, cell.size) == (32768, 0.6, 0, 0)  # type: ignore[attr-defined]
 
@@ -266,7 +315,12 @@ def test_the_report_of_a_benchmark(folder, ponder) -> None:
 
 REFUSALS = [
     (401, "Incorrect API key", None, "hint: --key NAME names the environment variable"),
-    (400, "Unsupported value: 'temperature' does not support 0.6.", "temperature", "hint: --temperature default"),
+    (
+        400,
+        "Unsupported value: 'temperature' does not support 0.6.",
+        "temperature",
+        "hint: --temperature default",
+    ),
     (
         400,
         "This model's maximum context length is 4096 tokens, but 40 input tokens",
@@ -299,7 +353,9 @@ def test_a_server_that_refuses_is_told_in_words_of_this_command(
     assert hint.format(url=served.url) in result.stderr
     key = hint.split("--")[1].split("'")[0].split()[0]
     if key in ("budget", "key"):
-        with_model = ponder("try", "chain_sum", "--model", f"endpoint id=m url={served.url} budget=9000")
+        with_model = ponder(
+            "try", "chain_sum", "--model", f"endpoint id=m url={served.url} budget=9000"
+        )
         assert f"--model 'endpoint … {key}=" in with_model.stderr
 
 
@@ -314,7 +370,18 @@ def test_the_hint_of_a_refused_field_works(ponder, serve, monkeypatch) -> None:
 def test_no_temperature_is_sent_if_the_server_is_to_choose(ponder, serve) -> None:
     pytest.importorskip("math_verify")
     served = serve()
-    words = ("--id", "m", "--url", served.url, "-n", 1, "--temperature", "default", "--set", f"file={EXAMPLE}")
+    words = (
+        "--id",
+        "m",
+        "--url",
+        served.url,
+        "-n",
+        1,
+        "--temperature",
+        "default",
+        "--set",
+        f"file={EXAMPLE}",
+    )
     result = ponder("try", "math500", *words)
     assert result.exit_code == 0
     assert "temperature" not in served.state()["bodies"][0]
@@ -330,7 +397,18 @@ def test_no_temperature_is_sent_if_the_server_is_to_choose(ponder, serve) -> Non
 def test_the_next_command_names_the_key(ponder, serve, monkeypatch) -> None:
     pytest.importorskip("math_verify")
     monkeypatch.setenv("MY_KEY", "a-secret-of-mine")
-    words = ("--id", "m", "--url", serve().url, "-n", 1, "--key", "MY_KEY", "--set", f"file={EXAMPLE}")
+    words = (
+        "--id",
+        "m",
+        "--url",
+        serve().url,
+        "-n",
+        1,
+        "--key",
+        "MY_KEY",
+        "--set",
+        f"file={EXAMPLE}",
+    )
     following = shlex.split(ponder("try", "math500", *words).stderr.splitlines()[-1])
     assert ponder("plan", *following[3:], "--json").exit_code == 0
 

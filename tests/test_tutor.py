@@ -22,7 +22,9 @@ def said(problem, task=TASK, **settings):
 
 
 def without_carry(problem) -> int:
-    """The sum without carries from tens to hundreds, by hand: each step changes only the last two digits."""
+    """The sum without carries from tens to hundreds, by hand: each step changes only the last two
+    digits.
+    """
     total = 0
     for key in keys_in(problem.turns[0]):
         total = total // 100 * 100 + (total + dictionary(problem)[key]) % 100
@@ -54,15 +56,22 @@ def test_it_forgets_the_carry_from_tens_to_hundreds_and_nothing_else() -> None:
         assert not [word for word in reply.thinking.split() if word[0] == "t" and word[-1] in "^_"]
         units = [word for word in reply.thinking.split() if word[0] == "u"]
         assert units == [word for word in right.thinking.split() if word[0] == "u"]
-    assert 0 < lucky < 0.3 * len(PROBLEMS)  # right answers with wrong steps: a check of answers lets them through
+    # right answers with wrong steps: a check of answers lets them through
+    assert 0 < lucky < 0.3 * len(PROBLEMS)
 
 
 def test_a_fraction_of_the_problems_and_the_same_ones_in_a_larger_fraction() -> None:
     affected = {
-        fraction: {p.id for p in PROBLEMS if Tutor(slip="carry", fraction=fraction).slips(Request.first_turn(TASK, p))}
+        fraction: {
+            p.id
+            for p in PROBLEMS
+            if Tutor(slip="carry", fraction=fraction).slips(Request.first_turn(TASK, p))
+        }
         for fraction in (0.0, 0.25, 0.75, 1.0)
     }
-    assert [len(ids) / len(PROBLEMS) for ids in affected.values()] == pytest.approx([0, 0.25, 0.75, 1], abs=0.09)
+    assert [len(ids) / len(PROBLEMS) for ids in affected.values()] == pytest.approx(
+        [0, 0.25, 0.75, 1], abs=0.09
+    )
     assert affected[0.25] < affected[0.75]
     assert not any(Tutor(fraction=1.0).slips(Request.first_turn(TASK, p)) for p in PROBLEMS)
 

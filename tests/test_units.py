@@ -25,14 +25,23 @@ from ponder.run.run_stats import Tally
 from ponder.store.store import Store
 
 
-def asked(task: str, unit: str, sizes: tuple[int, ...], models: tuple[str, ...] = ("m",)) -> list[Outcome]:
-    return [made_up.changed(o, task=task, unit=unit, size=s) for m in models for s in sizes for o in puzzles(m)[:8]]
+def asked(
+    task: str, unit: str, sizes: tuple[int, ...], models: tuple[str, ...] = ("m",)
+) -> list[Outcome]:
+    return [
+        made_up.changed(o, task=task, unit=unit, size=s)
+        for m in models
+        for s in sizes
+        for o in puzzles(m)[:8]
+    ]
 
 
 def test_an_outcome_has_its_tasks_unit(folder: Any) -> None:
     tasks = {"chain_sum": ("terms", 4), "execution": ("steps", 4), "tents": ("cells", 16)}
     study = Study(
-        task=[{"name": name, "size": size} for name, (_, size) in tasks.items()], model=[{"name": "oracle"}], problems=1
+        task=[{"name": name, "size": size} for name, (_, size) in tasks.items()],
+        model=[{"name": "oracle"}],
+        problems=1,
     )
     with Store(folder / "s.db", lock=True) as store:
         asyncio.run(run(study, store, Tally()))
@@ -48,7 +57,9 @@ def test_axes_and_findings_have_the_tasks_unit(unit: str) -> None:
     assert (f"problem size ({unit})" if unit else "problem size") in titles(Effort(), rows)
     [said] = Accuracy().findings(Accuracy().estimate(rows))
     assert ("at size 16" if not unit else f"at 16 {unit}") in said
-    assert (f"{unit} in one turn (log scale)" if unit else "size in one turn (log scale)") in titles(MaxTurn(), rows)
+    assert (
+        f"{unit} in one turn (log scale)" if unit else "size in one turn (log scale)"
+    ) in titles(MaxTurn(), rows)
 
 
 @pytest.mark.parametrize("given", ["word", "words"])
@@ -61,10 +72,14 @@ def test_a_figures_unit_is_stronger_than_the_tasks(given: str) -> None:
 
 
 def test_tasks_of_different_units_have_different_axes_of_effort() -> None:
-    rows = [made_up.changed(o, task="tents", unit="cells") for o in puzzles()] + asked("sums", "terms", (2, 4))
+    rows = [made_up.changed(o, task="tents", unit="cells") for o in puzzles()] + asked(
+        "sums", "terms", (2, 4)
+    )
     chart = spec(Effort(), rows)
     assert chart["resolve"]["scale"]["x"] == "independent"
-    ends = [e["x"]["scale"]["domain"][1] for e in every(chart, "encoding") if "scale" in e.get("x", {})]
+    ends = [
+        e["x"]["scale"]["domain"][1] for e in every(chart, "encoding") if "scale" in e.get("x", {})
+    ]
     assert {round(end / 1.04) for end in ends} == {49, 4}
     assert "problem size (tents: cells, sums: terms, log scale)" in titles(Accuracy(), rows)
 
@@ -78,9 +93,14 @@ def test_tasks_of_different_units_have_different_axes_of_effort() -> None:
         ("tents", "cells", (25,), ["tents, 25 cells"]),
     ],
 )
-def test_where_size_means_nothing_accuracy_has_bars(task: str, unit: str, sizes: Any, groups: list[str]) -> None:
+def test_where_size_means_nothing_accuracy_has_bars(
+    task: str, unit: str, sizes: Any, groups: list[str]
+) -> None:
     rows = asked(task, unit, sizes, ("a", "b"))
-    rows = [o._replace(ended="right" if o.label.model == "a" or o.problem < "p2" else "wrong") for o in rows]
+    rows = [
+        o._replace(ended="right" if o.label.model == "a" or o.problem < "p2" else "wrong")
+        for o in rows
+    ]
     chart = spec(Accuracy(), rows)
     assert [layer["mark"]["type"] for layer in chart["layer"]] == ["bar", "rule", "text"]
     [drawn] = data(chart, "series", "a")
@@ -88,7 +108,10 @@ def test_where_size_means_nothing_accuracy_has_bars(task: str, unit: str, sizes:
         (group, *model) for group, model in itertools.product(groups, [("a", 1.0), ("b", 0.25)])
     ]
     for layer in chart["layer"]:  # side by side, all three layers alike
-        assert (layer["encoding"]["y"]["field"], layer["encoding"]["yOffset"]["field"]) == ("group", "series")
+        assert (layer["encoding"]["y"]["field"], layer["encoding"]["yOffset"]["field"]) == (
+            "group",
+            "series",
+        )
     assert chart["layer"][1]["encoding"]["x"]["field"] == "accuracy_low"
     said = Accuracy().findings(Accuracy().estimate(rows))
     assert len(said) == 2
@@ -97,7 +120,9 @@ def test_where_size_means_nothing_accuracy_has_bars(task: str, unit: str, sizes:
 
 
 def test_a_long_label_of_bars_is_broken_not_cut() -> None:
-    picture = svg(Accuracy(), asked("gym dataset=number_sorting vary=numbers_count", "levels", (0, 1)))
+    picture = svg(
+        Accuracy(), asked("gym dataset=number_sorting vary=numbers_count", "levels", (0, 1))
+    )
     assert "…" not in picture
     assert all(f"level {n}<" in picture for n in (0, 1))
 
@@ -114,12 +139,16 @@ def test_sizes_that_mean_something_keep_their_curve() -> None:
 def test_the_intervals_of_two_models_stand_side_by_side() -> None:
     chart = spec(Accuracy(), [*puzzles("a"), *puzzles("b")])
     [drawn] = [rows for rows in chart["datasets"].values() if "place" in rows[0]]
-    low, high = next(e["x"]["scale"]["domain"] for e in every(chart, "encoding") if "scale" in e.get("x", {}))
+    low, high = next(
+        e["x"]["scale"]["domain"] for e in every(chart, "encoding") if "scale" in e.get("x", {})
+    )
     for size in (16, 25, 36, 49):
         a, b = (r["place"] for r in drawn if r["size"] == size)
         assert low < a < size < b < high
         assert WIDTH * log(b / a) / log(high / low) == pytest.approx(SIDE_BY_SIDE)
-    [alone] = [rows for rows in spec(Accuracy(), puzzles())["datasets"].values() if "place" in rows[0]]
+    [alone] = [
+        rows for rows in spec(Accuracy(), puzzles())["datasets"].values() if "place" in rows[0]
+    ]
     assert all(r["place"] == r["size"] for r in alone)
 
 
@@ -154,7 +183,9 @@ def test_a_variant_without_answers_cuts_nothing_but_is_named(figure: Any) -> Non
 
 @pytest.mark.parametrize("figure", [Frontier(), Budget()], ids=["frontier", "budget"])
 def test_a_comparison_without_common_problems_is_not_passed_over(figure: Any) -> None:
-    rows = compared({"a": 10}) + [o._replace(problem=f"q{i}") for i, o in enumerate(compared({"a + sft": 10}))]
+    rows = compared({"a": 10}) + [
+        o._replace(problem=f"q{i}") for i, o in enumerate(compared({"a + sft": 10}))
+    ]
     tables = figure.estimate(rows)
     assert "ONLY 0 OF 20 PROBLEMS" in figure.findings(tables)[0]
     figure.draw(tables).to_dict()

@@ -54,7 +54,8 @@ def test_the_study_has_the_attempts_that_it_asks_for(viewed) -> None:
 def test_attempts_of_a_smaller_study_are_not_shown(tmp_path) -> None:
     fill(tmp_path / "ponder.db", study())
     fill(
-        tmp_path / "ponder.db", study("small", problems=2, model=[{"name": "oracle", "label": "short", "budget": 300}])
+        tmp_path / "ponder.db",
+        study("small", problems=2, model=[{"name": "oracle", "label": "short", "budget": 300}]),
     )
     store = ViewedStore(tmp_path / "ponder.db", "ponder")
     sizes = {one.name: len(one.rows) for one in studies(store)}
@@ -82,16 +83,26 @@ def test_filters_choose_what_they_say(viewed) -> None:
     assert chosen("model=nobody") == []
     for in_vain in ("budget=301", "cells=ffffffff", "ended=wrongly", "problem=x"):
         assert chosen(in_vain) == []
-    found = find(viewed, Query.read("nonsense=1&model=nobody&model=long&size=16&ended=wrongly&ended=right&problem=x"))
+    found = find(
+        viewed,
+        Query.read(
+            "nonsense=1&model=nobody&model=long&size=16&ended=wrongly&ended=right&problem=x"
+        ),
+    )
     assert found.unknown == ("model=nobody", "ended=wrongly", "problem=x")
-    assert chosen("nonsense=1&model=nobody&model=long&size=16") == chosen("model=long&size=16") != []
+    assert (
+        chosen("nonsense=1&model=nobody&model=long&size=16") == chosen("model=long&size=16") != []
+    )
 
 
 def test_right_here_and_wrong_there(viewed) -> None:
     for against in ("any", "short"):
         rows = find(viewed, Query.read(f"against={against}&model=long")).rows
         # `long` is right at 0, 2, 4; `short` is wrong at 1, 2, 4.
-        assert sorted({int(viewed.index.positions[p]) for p in viewed.index.problem[rows]}) == [2, 4]
+        assert sorted({int(viewed.index.positions[p]) for p in viewed.index.problem[rows]}) == [
+            2,
+            4,
+        ]
         assert {ENDINGS[n] for n in viewed.index.ended[rows]} == {"right"}
 
 
@@ -137,7 +148,11 @@ def test_a_row_of_a_table_leads_to_as_many_attempts_as_it_rests_on(viewed, viewe
 def query_of(row) -> Query:
     """What the address of a row asks for."""
     basis = row["basis"]
-    return Query.read(behind(Group(tuple(cell.key for cell in basis.cells), basis.ended)).address().removeprefix("?"))
+    return Query.read(
+        behind(Group(tuple(cell.key for cell in basis.cells), basis.ended))
+        .address()
+        .removeprefix("?")
+    )
 
 
 def test_a_cell_of_a_heat_map_leads_to_its_attempts(tmp_path) -> None:
@@ -148,7 +163,9 @@ def test_a_cell_of_a_heat_map_leads_to_its_attempts(tmp_path) -> None:
         tables = mapped().figures[0].estimate(list(opened.outcomes(mapped().cells)))
     assert len(tables["cells"]) == 8
     for row in tables["cells"]:
-        cells = {viewed.cells[n].label.model for n in viewed.cell_of[find(viewed, query_of(row)).rows]}
+        cells = {
+            viewed.cells[n].label.model for n in viewed.cell_of[find(viewed, query_of(row)).rows]
+        }
         assert len(cells) == 1, row
         assert all(str(row[name]) in cells.copy().pop() for name in ("window", "ratio"))
 
@@ -156,7 +173,10 @@ def test_a_cell_of_a_heat_map_leads_to_its_attempts(tmp_path) -> None:
 def same(one: Index, other: Index) -> bool:
     columns = ("id", "cell", "problem", "ended", "tokens", "milliseconds", "positions")
     reasons = [[index.reasons[n] for n in index.why] for index in (one, other)]
-    return all(np.array_equal(getattr(one, c), getattr(other, c)) for c in columns) and reasons[0] == reasons[1]
+    return (
+        all(np.array_equal(getattr(one, c), getattr(other, c)) for c in columns)
+        and reasons[0] == reasons[1]
+    )
 
 
 def fresh(path: Path) -> Index:
@@ -176,7 +196,10 @@ def test_the_index_follows_the_store(tmp_path) -> None:
     assert store.index is before  # nothing has changed
     fill(path, of)
     with Store(path, lock=True) as opened:  # another grade for attempts that were stored
-        changed = (d._replace(attempt=replace(d.attempt, ended="wrong", why="x")) for d in opened.attempts(of.cells[0]))
+        changed = (
+            d._replace(attempt=replace(d.attempt, ended="wrong", why="x"))
+            for d in opened.attempts(of.cells[0])
+        )
         opened.regrade(list(changed))
     assert same(store.index, fresh(path))
 
@@ -199,8 +222,13 @@ def test_an_index_grows_with_what_a_run_adds_and_repeats(tmp_path) -> None:
     with Store(path, lock=True) as opened:
         for cell in of.cells[3:5]:  # one that failed is asked again, and others are new
             problems = list(enumerate(cell.asked()))
-            solved = [(n, p, Completion("", cell.task.solve(p), "end", Bill(1, 2, 3))) for n, p in problems]
-            opened.add([Done(cell, n, Attempt(p, 0, "right", "", (c,))) for n, p, c in solved if n > 4])
+            solved = [
+                (n, p, Completion("", cell.task.solve(p), "end", Bill(1, 2, 3)))
+                for n, p in problems
+            ]
+            opened.add(
+                [Done(cell, n, Attempt(p, 0, "right", "", (c,))) for n, p, c in solved if n > 4]
+            )
     db = sqlite3.connect(path)
     grown = old.refreshed(db)
     db.close()
@@ -210,7 +238,9 @@ def test_an_index_grows_with_what_a_run_adds_and_repeats(tmp_path) -> None:
 
 def test_a_mark_of_a_filtered_figure_leads_to_attempts_within_the_filter(address) -> None:
     page = get(address, "/ponder/cheaper/figures?model=long&size=16&size=20")[2]
-    [groups, *_] = (json.loads(unescape(text)) for text in re.findall(r'data-groups="([^"]*)"', page))
+    [groups, *_] = (
+        json.loads(unescape(text)) for text in re.findall(r'data-groups="([^"]*)"', page)
+    )
     assert groups
     for link in groups.values():
         shown = get(address, link)[2]
@@ -227,7 +257,10 @@ def test_an_attempt_shows_the_puzzle_with_its_mistakes(address, viewed) -> None:
         int(viewed.index.positions[viewed.index.problem[r]]): r
         for r in viewed.rows[viewed.cell_of[viewed.rows] == cell]
     }
-    texts = {p: get(address, f"/ponder/cheaper/attempt/{viewed.index.id[row]}")[2] for p, row in rows.items()}
+    texts = {
+        p: get(address, f"/ponder/cheaper/attempt/{viewed.index.id[row]}")[2]
+        for p, row in rows.items()
+    }
     assert "The answer is right." in texts[0]
     assert 'class="wrong"' not in texts[0]
     assert "Show the solution" in texts[0]
@@ -244,8 +277,12 @@ def test_an_execution_shows_its_turns_and_the_first_slip(address, viewed) -> Non
     assert "the first wrong sum is in turn 1 of 4" in text
     one = transcript(viewed, int(viewed.index.id[row]))
     assert one
-    assert re.search(r'parsed answer</th><td[^>]*><span class="note">none', text)  # no reply has a sum
-    assert re.search(r"right answer</th><td[^>]*>" + re.escape(json.dumps(one.attempt.problem.gold["sums"])), text)
+    # no reply has a sum
+    assert re.search(r'parsed answer</th><td[^>]*><span class="note">none', text)
+    assert re.search(
+        r"right answer</th><td[^>]*>" + re.escape(json.dumps(one.attempt.problem.gold["sums"])),
+        text,
+    )
     messages = json.loads(one.request())["messages"]
     assert [m["role"] for m in messages] == ["system", *["user", "assistant"] * 3, "user"]
 
@@ -253,7 +290,13 @@ def test_an_execution_shows_its_turns_and_the_first_slip(address, viewed) -> Non
 def test_steps_that_a_reward_scored_are_coloured(tmp_path) -> None:
     path, of = tmp_path / "ponder.db", study()
     cell, problem = of.cells[0], next(iter(of.cells[0].asked()))
-    reply = Completion("one <b>\n\ntwo\n\nthree, then", "x", "end", Bill(1, 2, 3), step_scores=((7, 0.9), (12, 0.1)))
+    reply = Completion(
+        "one <b>\n\ntwo\n\nthree, then",
+        "x",
+        "end",
+        Bill(1, 2, 3),
+        step_scores=((7, 0.9), (12, 0.1)),
+    )
     with Store(path, lock=True) as opened:
         opened.record_study(of)
         opened.add([Done(cell, 0, Attempt(problem, 0, "wrong", "", (reply,)))])
@@ -276,7 +319,14 @@ def test_neighbours_are_those_of_the_list(address) -> None:
 
 
 def test_what_is_not_there_is_not_found(address) -> None:
-    for path in ("/x", "/x/y", "/ponder/none", "/ponder/cheaper/attempt/99999", "/-/../app.py", "/-/none.js"):
+    for path in (
+        "/x",
+        "/x/y",
+        "/ponder/none",
+        "/ponder/cheaper/attempt/99999",
+        "/-/../app.py",
+        "/-/none.js",
+    ):
         assert get(address, path)[0] == 404, path
 
 
@@ -312,7 +362,9 @@ def test_events_tell_of_another_processs_attempts(tmp_path) -> None:
     fill(path, of, of.cells[:1])
     with ExitStack() as stack:
         address = stack.enter_context(served(path))
-        request = urllib.request.Request(f"{address}/ponder/cheaper/live", headers={"Cookie": cookie(address)})
+        request = urllib.request.Request(
+            f"{address}/ponder/cheaper/live", headers={"Cookie": cookie(address)}
+        )
         events = stack.enter_context(urllib.request.urlopen(request, timeout=300))
         first = json.loads(events.readline().decode().removeprefix("data: "))
         assert first["answered"] == 6
@@ -330,7 +382,10 @@ def test_a_store_that_is_not_there_is_a_users_mistake(ponder, folder, words) -> 
     result = ponder("view", "--no-open", "--port", "0", *words)
     assert result.exit_code == 2
     store = "no.db" if words else "ponder.db"
-    assert f"there is no store {store}\nhint: `ponder run {words[0] if len(words) > 2 else 'STUDY'}" in result.stderr
+    assert (
+        f"there is no store {store}\nhint: `ponder run {words[0] if len(words) > 2 else 'STUDY'}"
+        in result.stderr
+    )
     assert not list(folder.iterdir())
 
 
@@ -370,7 +425,9 @@ def test_two_models_side_by_side(address, viewed) -> None:
     for kind, right in ((only_long, "a"), (only_short, "b")):
         for row in kind["rows"]:
             assert row["a"]["problem_row"] == row["b"]["problem_row"]
-            assert [row[side]["ended"] == "right" for side in "ab"] == [right == side for side in "ab"]
+            assert [row[side]["ended"] == "right" for side in "ab"] == [
+                right == side for side in "ab"
+            ]
         query = Query.read(kind["query"].removeprefix("?"))
         assert len(set(index.problem[find(viewed, query).rows].tolist())) == kind["total"]
     _, _, text = get(address, "/ponder/cheaper/compare?a=short&b=long")
@@ -387,7 +444,12 @@ def test_tents_that_touch_or_stand_alone_are_marked() -> None:
     (right, _) = drawings(puzzle, grid)
     assert not [mark for row in right.rows for mark in row if mark.kind == "wrong"]
     y, x = next((y, x) for y, row in enumerate(grid) for x, cell in enumerate(row) if cell == TENT)
-    beside = next((j, i) for j in range(4) for i in range(4) if abs(j - y) <= 1 and abs(i - x) <= 1 and grid[j][i] == 3)
+    beside = next(
+        (j, i)
+        for j in range(4)
+        for i in range(4)
+        if abs(j - y) <= 1 and abs(i - x) <= 1 and grid[j][i] == 3
+    )
     grid[beside[0]][beside[1]] = TENT
     (answer, solution) = drawings(puzzle, grid)
     assert "touches another tent" in answer.rows[y][x].why
@@ -421,7 +483,9 @@ def test_an_adaptive_run_that_has_answered_its_question_is_complete(write, ponde
     assert shown.asked == shown.answered < 150
     write("t.toml", ADAPTIVE)
     ponder("run", "t.toml", "--set", "seed=5", "--set", "max_tokens=5000")
-    (stopped,) = (one for one in studies(ViewedStore(Path("ponder.db"), "ponder")) if one.name == "t")
+    (stopped,) = (
+        one for one in studies(ViewedStore(Path("ponder.db"), "ponder")) if one.name == "t"
+    )
     assert stopped.state.startswith("stopped")
     assert stopped.asked == 150
 

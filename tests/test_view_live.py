@@ -1,4 +1,6 @@
-"""The live page in a browser: from a dot to its transcript, filters, keys, phones, and text that means harm."""
+"""The live page in a browser: from a dot to its transcript, filters, keys, phones, and text that
+means harm.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ class Opened(Tab):
 
     def sideways(self) -> int:
         """How far the page can be scrolled sideways, in pixels."""
-        wide: int = self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        wide: int = self.page.evaluate(
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
         return wide
 
 
@@ -157,7 +161,12 @@ def test_keys(browser, address) -> None:
 def test_a_phone_needs_no_sideways_scrolling(browser, address, scheme) -> None:
     size = {"width": 390, "height": 844}
     opened = Opened(browser, address, viewport=size, is_mobile=True, color_scheme=scheme)
-    for path in ("/", "/ponder/cheaper", "/ponder/cheaper/attempts?sort=-tokens", "/ponder/cheaper/attempt/1"):
+    for path in (
+        "/",
+        "/ponder/cheaper",
+        "/ponder/cheaper/attempts?sort=-tokens",
+        "/ponder/cheaper/attempt/1",
+    ):
         opened.page.goto(address + path)
         if path.endswith("cheaper"):
             assert opened.chart().bounding_box()["width"] <= 390
@@ -207,7 +216,9 @@ def test_figures_follow_a_run_that_never_pauses(browser, address) -> None:
 def test_charts_can_be_read_on_a_dark_phone(browser, address) -> None:
     page = Opened(browser, f"{address}/ponder/cheaper", color_scheme="dark").page
     spec = {"title": {"text": "B compared with A on the same problems"}, "mark": "point"}
-    spec["encoding"] = {"color": {"field": "x", "scale": {"scheme": {"name": "viridis", "extent": [0, 0.9]}}}}
+    spec["encoding"] = {
+        "color": {"field": "x", "scale": {"scheme": {"name": "viridis", "extent": [0, 0.9]}}}
+    }
     themed = page.evaluate("(spec) => ponderTheme(spec, 330, 330)", spec)
     assert len(themed["title"]["text"]) == 2
     assert themed["encoding"]["color"]["scale"]["scheme"]["extent"] == [0.25, 1]
@@ -215,10 +226,16 @@ def test_charts_can_be_read_on_a_dark_phone(browser, address) -> None:
 
 def test_a_long_drawing_shows_its_first_mistake(browser, address) -> None:
     page = Opened(browser, f"{address}/ponder/cheaper").page
-    rows = "".join(f"<tr><td{' class=wrong' if n in (60, 70) else ''}>{n}</td></tr>" for n in range(90))
+    rows = "".join(
+        f"<tr><td{' class=wrong' if n in (60, 70) else ''}>{n}</td></tr>" for n in range(90)
+    )
     drawing = f"<section class=drawings><div class=table><table class=drawing>{rows}</table></div></section>"
-    page.evaluate("(html) => { document.querySelector('main').innerHTML = html; ponderMistake(); }", drawing)
-    box, wrong = (page.locator(one).first.bounding_box() for one in (".drawings .table", "td.wrong"))
+    page.evaluate(
+        "(html) => { document.querySelector('main').innerHTML = html; ponderMistake(); }", drawing
+    )
+    box, wrong = (
+        page.locator(one).first.bounding_box() for one in (".drawings .table", "td.wrong")
+    )
     assert box["y"] < wrong["y"] < box["y"] + box["height"] - wrong["height"]
 
 

@@ -1,4 +1,6 @@
-"""The live page: who may look, what a browser may do with its answers, and that looking changes nothing."""
+"""The live page: who may look, what a browser may do with its answers, and that looking changes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ class Tags(HTMLParser):
         self.found.append((tag, dict(attrs)))
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", ""])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", ""]
+)
 def test_a_host_name_of_others_is_refused(address, host) -> None:
     assert get(address, Host=host)[0] == 421
 
@@ -78,7 +82,8 @@ def test_a_browser_is_started_without_the_token(running, write, folder) -> None:
     """A browser's command line is everybody's to read; the file that it opens, this user's."""
     Store(folder / "ponder.db", lock=True).close()
     browser = write(
-        "browser", '#!/bin/sh\nstat -c %a "${1#file://}" > mode\ncp "${1#file://}" page\necho "$1" > words\n'
+        "browser",
+        '#!/bin/sh\nstat -c %a "${1#file://}" > mode\ncp "${1#file://}" page\necho "$1" > words\n',
     )
     (folder / browser).chmod(0o700)
     with pytest.MonkeyPatch.context() as patch:
@@ -139,7 +144,9 @@ def test_answers_are_not_cut_by_newer_connections(viewed_store) -> None:
         (stream,) = connected(address, 1)
         with stream, stream.makefile("rb") as lines:
             cookies = f"Cookie: {cookie(address)}\r\n"
-            stream.sendall(f"GET /ponder/cheaper/live HTTP/1.1\r\nHost: localhost\r\n{cookies}\r\n".encode())
+            stream.sendall(
+                f"GET /ponder/cheaper/live HTTP/1.1\r\nHost: localhost\r\n{cookies}\r\n".encode()
+            )
             assert lines.readline() == b"HTTP/1.1 200 OK\r\n"
             waiting = connected(address, 20)
             assert get(address)[0] == 200
@@ -150,14 +157,23 @@ def test_answers_are_not_cut_by_newer_connections(viewed_store) -> None:
 
 
 def test_idle_connections_beyond_the_open_files_do_not_stop_it(viewed_store, tmp_path) -> None:
-    command = [sys.executable, "-c", "from ponder.cli import main; main()", "view", "--no-open", "--port", "0"]
+    command = [
+        sys.executable,
+        "-c",
+        "from ponder.cli import main; main()",
+        "view",
+        "--no-open",
+        "--port",
+        "0",
+    ]
     command += ["--store", str(viewed_store)]
     log = tmp_path / "stderr"
     files = (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-    limited = (
-        f"import os, resource; resource.setrlimit(resource.RLIMIT_NOFILE, {files}); os.execv({command[0]!r}, {command})"
-    )
-    with log.open("wb") as stderr, subprocess.Popen([sys.executable, "-c", limited], stderr=stderr) as process:
+    limited = f"import os, resource; resource.setrlimit(resource.RLIMIT_NOFILE, {files}); os.execv({command[0]!r}, {command})"
+    with (
+        log.open("wb") as stderr,
+        subprocess.Popen([sys.executable, "-c", limited], stderr=stderr) as process,
+    ):
         try:
             wait_for(log, process)
             address, _, token = log.read_text().splitlines()[0].partition("/?token=")
@@ -173,7 +189,14 @@ def test_idle_connections_beyond_the_open_files_do_not_stop_it(viewed_store, tmp
 
 
 def test_every_answer_has_the_policy(address) -> None:
-    pages = ["/", "/ponder/cheaper", "/ponder/cheaper/attempts", "/ponder/cheaper/attempt/1", "/-/view.js", "/x/y"]
+    pages = [
+        "/",
+        "/ponder/cheaper",
+        "/ponder/cheaper/attempts",
+        "/ponder/cheaper/attempt/1",
+        "/-/view.js",
+        "/x/y",
+    ]
     for path in pages:
         _, headers, text = get(address, path)
         policy = headers["content-security-policy"]
@@ -184,9 +207,16 @@ def test_every_answer_has_the_policy(address) -> None:
             tags = Tags()
             tags.feed(text)
             assert tags.found
-            assert not [name for _, names in tags.found for name in names if name.startswith("on") or name == "style"]
+            assert not [
+                name
+                for _, names in tags.found
+                for name in names
+                if name.startswith("on") or name == "style"
+            ]
             scripts = [names for tag, names in tags.found if tag == "script"]
-            assert all("src" in names or names.get("type") == "application/json" for names in scripts)
+            assert all(
+                "src" in names or names.get("type") == "application/json" for names in scripts
+            )
 
 
 def test_hostile_text_is_escaped_and_its_controls_are_shown(address) -> None:
@@ -209,7 +239,12 @@ def test_control_characters_become_symbols() -> None:
 
 def test_looking_changes_nothing(viewed_store, address) -> None:
     before = viewed_store.read_bytes()
-    for path in ("/", "/ponder/cheaper", "/ponder/cheaper/attempts?q=zebra", "/ponder/cheaper/attempt/1"):
+    for path in (
+        "/",
+        "/ponder/cheaper",
+        "/ponder/cheaper/attempts?q=zebra",
+        "/ponder/cheaper/attempt/1",
+    ):
         assert get(address, path)[0] == 200
     assert viewed_store.read_bytes() == before
 
@@ -219,7 +254,9 @@ def evil(tmp_path) -> Path:
     """A file that leaves a mark beside it when it is imported."""
     path = tmp_path / "evil.py"
     # An import that fails is forgotten, so that the next one runs the file again.
-    path.write_text(f"open({str(tmp_path / 'owned')!r}, 'w').close()\nraise RuntimeError('imported')\n")
+    path.write_text(
+        f"open({str(tmp_path / 'owned')!r}, 'w').close()\nraise RuntimeError('imported')\n"
+    )
     return path
 
 
@@ -279,7 +316,14 @@ def test_no_setting_of_a_stored_study_runs_a_file(evil) -> None:
             assert refused, place
             assert place in importing
     # The last two build a plugin by themselves, from a text and from a table.
-    known = {"best_of.reward", "merge.other", "length_rl.reward", "sft.teachers", "compress.policy", "judge.model"}
+    known = {
+        "best_of.reward",
+        "merge.other",
+        "length_rl.reward",
+        "sft.teachers",
+        "compress.policy",
+        "judge.model",
+    }
     assert known <= importing
 
 
@@ -291,7 +335,10 @@ COMPRESS = {"name": "compress", "budget": 64, "window": 16, "settings": {"keep":
     "table",
     [
         {"task": [{"name": "EVIL", "size": 4}]},
-        {"train": [{"name": "EVIL", "size": 4}], "model": [{"name": "pocket", "method": [{"name": "dpo"}]}]},
+        {
+            "train": [{"name": "EVIL", "size": 4}],
+            "model": [{"name": "pocket", "method": [{"name": "dpo"}]}],
+        },
         {"figure": [{"name": "EVIL"}]},
         {"model": [{"name": "EVIL"}]},
         {"model": [{"name": "oracle", "method": [{"name": "EVIL"}]}]},
@@ -299,13 +346,24 @@ COMPRESS = {"name": "compress", "budget": 64, "window": 16, "settings": {"keep":
         {"model": [{"name": "oracle", "method": [{**BEST_OF, "reward": ["oracle", "EVIL"]}]}]},
         {
             "model": [
-                {"name": "oracle", "method": [{**BEST_OF, "reward": {"name": "judge", "model": {"name": "EVIL"}}}]}
+                {
+                    "name": "oracle",
+                    "method": [{**BEST_OF, "reward": {"name": "judge", "model": {"name": "EVIL"}}}],
+                }
             ]
         },
         {"model": [{"name": "pocket", "method": [{"name": "merge", "other": "EVIL"}]}]},
         {"model": [{"name": "pocket", "method": [[{"name": "length_rl", "reward": "EVIL"}], []]}]},
-        {"model": [{"name": "pocket", "method": [{"name": "sft", "teachers": ["oracle", "EVIL"]}]}]},
-        {"model": [{"name": "transformers", "id": "pocket", "method": [{**COMPRESS, "policy": "EVIL"}]}]},
+        {
+            "model": [
+                {"name": "pocket", "method": [{"name": "sft", "teachers": ["oracle", "EVIL"]}]}
+            ]
+        },
+        {
+            "model": [
+                {"name": "transformers", "id": "pocket", "method": [{**COMPRESS, "policy": "EVIL"}]}
+            ]
+        },
     ],
     ids=json.dumps,
 )
@@ -318,13 +376,18 @@ def test_a_store_that_names_a_plugin_file_runs_no_code(tmp_path, evil, table) ->
     db.close()
     with served(path) as address:
         _, _, home = get(address)
-        pages = [get(address, f"/ponder/cheaper{page}")[0] for page in ("", "/figures", "/attempts", "/attempt/1")]
+        pages = [
+            get(address, f"/ponder/cheaper{page}")[0]
+            for page in ("", "/figures", "/attempts", "/attempt/1")
+        ]
     assert not ran(evil)
     assert "evil.py is a file" in home
     assert pages == [409, 409, 409, 409]
 
 
-@pytest.mark.parametrize("text", ['"x"', "null", "5", "[]", "{", "", "[" * 100_000, '{"a":' * 100_000])
+@pytest.mark.parametrize(
+    "text", ['"x"', "null", "5", "[]", "{", "", "[" * 100_000, '{"a":' * 100_000]
+)
 def test_a_study_that_cant_be_read_hides_no_other(tmp_path, text) -> None:
     path = tmp_path / "ponder.db"
     fill(path, study())

@@ -1,4 +1,6 @@
-"""Model `vllm`, from the start of a server to its end, with a stand-in that has vLLM's flags and pages."""
+"""Model `vllm`, from the start of a server to its end, with a stand-in that has vLLM's flags and
+pages.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ PLANS = Execution(dictionary=6, per_turn=0)
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch) -> Iterator[Callable[..., Path]]:
-    """Make this machine have the stand-in, with faults; returns the file in which it writes what it did."""
+    """Make this machine have the stand-in, with faults; returns the file in which it writes what it
+    did.
+    """
     record = tmp_path / "record"
 
     def have(**faults: Any) -> Path:
@@ -55,7 +59,10 @@ def fake(tmp_path, monkeypatch) -> Iterator[Callable[..., Path]]:
 
 
 def plans(number: int, size: int = 4) -> list[Request]:
-    return [Request.first_turn(PLANS, p, seed=n) for n, p in enumerate(islice(PLANS.problems(size, 3), number))]
+    return [
+        Request.first_turn(PLANS, p, seed=n)
+        for n, p in enumerate(islice(PLANS.problems(size, 3), number))
+    ]
 
 
 @pytest.fixture
@@ -66,7 +73,9 @@ def words(tmp_path) -> Path:
     folder = tmp_path / "weights"
     folder.mkdir()
     letters = [chr(n) for n in range(32, 127)] + ["\n", "\t", "?unk"]
-    vocabulary = Tokenizer(models.WordLevel({letter: n for n, letter in enumerate(letters)}, unk_token="?unk"))
+    vocabulary = Tokenizer(
+        models.WordLevel({letter: n for n, letter in enumerate(letters)}, unk_token="?unk")
+    )
     vocabulary.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     vocabulary.decoder = decoders.Fuse()
     vocabulary.add_tokens(["<think>", "</think>"])
@@ -82,13 +91,23 @@ def test_pocket_weights_as_shipped_are_asked_by_token_ids(fake) -> None:
     replies, own = ask(Vllm(id="pocket"), requests), ask(Pocket(), requests)
     assert [list(r.tokens) for r in replies] == [r.tokens for r in own]
     for reply, other in zip(replies, own, strict=True):
-        assert (reply.thinking, reply.answer, reply.stop) == (other.thinking, other.answer, other.stop)
-        counts = [(b.prompt_tokens, b.thinking_tokens, b.answer_tokens) for b in (reply.bill, other.bill)]
+        assert (reply.thinking, reply.answer, reply.stop) == (
+            other.thinking,
+            other.answer,
+            other.stop,
+        )
+        counts = [
+            (b.prompt_tokens, b.thinking_tokens, b.answer_tokens) for b in (reply.bill, other.bill)
+        ]
         assert counts[0] == counts[1]
         assert reply.bill.counted_by == "server"
     ((_, _, given),) = done(record, "started")
     assert given["model"].endswith("weights/execution")
-    assert (given["host"], given["dtype"], given["tensor-parallel-size"]) == ("127.0.0.1", "auto", "1")
+    assert (given["host"], given["dtype"], given["tensor-parallel-size"]) == (
+        "127.0.0.1",
+        "auto",
+        "1",
+    )
     assert given["generation-config"] == "vllm"
 
 
@@ -111,7 +130,8 @@ def test_thinking_is_counted_in_the_ids(fake, words) -> None:
         assert len(reply.prompt) == reply.bill.prompt_tokens
     assert {str(more) for *_, more in done(record, "asked")} == {"{'enable_thinking': True}"}
     ((_, _, given),) = done(record, "started")
-    assert Path(given["chat-template"]).read_text() == PLAIN_TEMPLATE  # there is no template beside these weights
+    # there is no template beside these weights
+    assert Path(given["chat-template"]).read_text() == PLAIN_TEMPLATE
 
 
 def test_other_weights_are_loaded_into_the_running_server(fake) -> None:
@@ -121,7 +141,9 @@ def test_other_weights_are_loaded_into_the_running_server(fake) -> None:
     ask(model, requests)
     for style, folder in zip(("long", "short"), folders, strict=True):
         own = ask(Pocket(style=style), requests)
-        assert [list(r.tokens) for r in ask(model.with_weights(folder), requests)] == [r.tokens for r in own]
+        assert [list(r.tokens) for r in ask(model.with_weights(folder), requests)] == [
+            r.tokens for r in own
+        ]
     ask(model.with_weights(folders[1]).at_temperature(1.0), requests)  # the weights are there
     assert len(done(record, "started")) == 1
     assert done(record, "reload") == [[str(folder)] for folder in folders]
@@ -140,7 +162,12 @@ def test_where_weights_can_not_be_loaded_the_server_is_started_again(fake) -> No
 def test_other_flags_or_another_architecture_need_another_server(fake, words) -> None:
     record = fake()
     ask(Vllm(id="pocket"), plans(1))
-    ask(Vllm(id="pocket", args={"enforce_eager": True, "max_num_seqs": 4, "async_scheduling": False}), plans(1))
+    ask(
+        Vllm(
+            id="pocket", args={"enforce_eager": True, "max_num_seqs": 4, "async_scheduling": False}
+        ),
+        plans(1),
+    )
     ask(Vllm(id=str(words)), sums(1))
     starts = done(record, "started")
     assert [given.get("max-num-seqs") for _, _, given in starts] == [None, "4", None]
@@ -178,7 +205,9 @@ id = "pocket"
 
 @pytest.mark.parametrize("killed", ["ponder", "keeper", "server"])
 def test_nothing_is_left_behind(fake, tmp_path, killed: str) -> None:
-    """`kill -9` of any of the processes ends the others: Ponder, the one that watches, vLLM, vLLM's engine."""
+    """`kill -9` of any of the processes ends the others: Ponder, the one that watches, vLLM, vLLM's
+    engine.
+    """
     record, up = fake(), tmp_path / "up"
     script = f"""
 import pathlib, time
@@ -198,7 +227,9 @@ time.sleep(600)
         ponder.kill()
 
 
-def test_a_run_killed_in_the_middle_leaves_nothing_and_resumes(fake, running, ponder, write, folder) -> None:
+def test_a_run_killed_in_the_middle_leaves_nothing_and_resumes(
+    fake, running, ponder, write, folder
+) -> None:
     record = fake(hold_after=50)
     write("s.toml", STUDY.replace("problems = 4", "problems = 200"))
     with running("run", "s.toml") as run:
@@ -229,7 +260,9 @@ def test_a_study_runs_and_ends_its_server(fake, ponder, write) -> None:
 def test_a_server_that_dies_is_started_again_once(fake, tmp_path) -> None:
     record, requests = fake(die_after=3, die_once=str(tmp_path / "died")), plans(8)
     own = ask(Pocket(), requests)
-    assert [list(r.tokens) for r in ask(Vllm(id="pocket", concurrency=2), requests)] == [r.tokens for r in own]
+    assert [list(r.tokens) for r in ask(Vllm(id="pocket", concurrency=2), requests)] == [
+        r.tokens for r in own
+    ]
     starts = done(record, "started")
     assert len(starts) == 2
     assert not alive(starts[0][1])  # the engine of the dead one
@@ -259,7 +292,8 @@ def test_replicas_share_the_load_and_the_gpus(fake, monkeypatch) -> None:
     starts = done(record, "started")
     assert len({given["port"] for _, _, given in starts}) == 2
     seen = [Path(f"/proc/{pid}/environ").read_text().split("\0") for pid, _, _ in starts]
-    assert sorted([e for e in env if e.startswith("CUDA_V")] for env in seen) == [  # they start at the same time
+    # they start at the same time
+    assert sorted([e for e in env if e.startswith("CUDA_V")] for env in seen) == [
         ["CUDA_VISIBLE_DEVICES=4,5"],
         ["CUDA_VISIBLE_DEVICES=6,7"],
     ]
@@ -293,13 +327,32 @@ def test_an_adapter_is_served_without_merging(fake, words, adapter) -> None:
 def test_what_is_in_the_key(words, tmp_path) -> None:
     one = Vllm(id=str(words)).identity()
     moved = shutil.copytree(words, tmp_path / "moved")
-    speed = {"max_num_seqs": 3, "gpu_memory_utilization": 0.5, "enforce_eager": True, "max-model-len": 64}
-    same = Vllm(id=str(moved), python="p", port=81, replicas=3, tensor_parallel=2, concurrency=5, timeout=9, args=speed)
+    speed = {
+        "max_num_seqs": 3,
+        "gpu_memory_utilization": 0.5,
+        "enforce_eager": True,
+        "max-model-len": 64,
+    }
+    same = Vllm(
+        id=str(moved),
+        python="p",
+        port=81,
+        replicas=3,
+        tensor_parallel=2,
+        concurrency=5,
+        timeout=9,
+        args=speed,
+    )
     assert same.identity() == one
     assert one == {"name": "vllm", "id": one["id"]}
     different = [
         Vllm(id=str(words), **settings).identity()
-        for settings in ({"dtype": "float32"}, {"args": {"quantization": "fp8"}}, {"template": {"a": 1}}, {"top_k": 4})
+        for settings in (
+            {"dtype": "float32"},
+            {"args": {"quantization": "fp8"}},
+            {"template": {"a": 1}},
+            {"top_k": 4},
+        )
     ]
     assert len({json.dumps(identity) for identity in [one, *different]}) == 5
     (moved / "model.safetensors").rename(moved / "model-00001-of-00002.safetensors")
@@ -309,7 +362,11 @@ def test_what_is_in_the_key(words, tmp_path) -> None:
         file.seek(400_000)
         file.write(b"x" * 20_000)
     assert shards != Vllm(id=str(moved)).identity()["id"] != str(moved)
-    assert Vllm(id="org/name", revision="v2").identity() == {"name": "vllm", "id": "org/name", "revision": "v2"}
+    assert Vllm(id="org/name", revision="v2").identity() == {
+        "name": "vllm",
+        "id": "org/name",
+        "revision": "v2",
+    }
 
 
 def test_methods_that_make_weights_work_on_it(fake, models) -> None:
@@ -331,14 +388,28 @@ def test_length_rl_samples_through_it_with_the_weights_of_each_iteration(fake, m
     from ponder.methods.length_rl import LengthRl
 
     record = fake()
-    settings = {"iterations": 2, "problems": 2, "n": 2, "pool": 4, "inner": 1, "rate": 1e-3, "seed": 1}
-    method = LengthRl(**settings, sampler=Vllm(id="pocket", budget=200)).with_training((TrainingProblems(PLANS, 3, 1),))
+    settings = {
+        "iterations": 2,
+        "problems": 2,
+        "n": 2,
+        "pool": 4,
+        "inner": 1,
+        "rate": 1e-3,
+        "seed": 1,
+    }
+    method = LengthRl(**settings, sampler=Vllm(id="pocket", budget=200)).with_training(
+        (TrainingProblems(PLANS, 3, 1),)
+    )
     model = Pocket(style="long")
     made = json.loads((method.apply(model).source(PLANS).folder / "made.json").read_text())
     assert len(made["notes"]["iterations"]) == 2
     assert len(done(record, "started")) == 1
-    assert len(done(record, "reload")) == 1  # the first iteration's weights are those that it was started with
-    first, second = [weights for _, weights, _ in done(record, "asked")][:4], done(record, "asked")[4:]
+    # the first iteration's weights are those that it was started with
+    assert len(done(record, "reload")) == 1
+    first, second = (
+        [weights for _, weights, _ in done(record, "asked")][:4],
+        done(record, "asked")[4:],
+    )
     assert len(second) == 4
     assert len(set(first)) == len({weights for _, weights, _ in second}) == 1
     assert first[0] != second[0][1]
@@ -350,10 +421,23 @@ def test_length_rl_replaces_the_adapter_in_the_running_server(fake, models, refu
     from ponder.methods.length_rl import LengthRl
 
     record = fake(no_adapter=refused)
-    settings = {"iterations": 3, "problems": 2, "n": 2, "pool": 4, "inner": 1, "rate": 1e-3, "seed": 1, "lora": 4}
-    method = LengthRl(**settings, sampler=Vllm(id="pocket", budget=60)).with_training((TrainingProblems(PLANS, 3, 1),))
+    settings = {
+        "iterations": 3,
+        "problems": 2,
+        "n": 2,
+        "pool": 4,
+        "inner": 1,
+        "rate": 1e-3,
+        "seed": 1,
+        "lora": 4,
+    }
+    method = LengthRl(**settings, sampler=Vllm(id="pocket", budget=60)).with_training(
+        (TrainingProblems(PLANS, 3, 1),)
+    )
     model = Pocket(style="long")
-    notes = json.loads((method.apply(model).source(PLANS).folder / "made.json").read_text())["notes"]
+    notes = json.loads((method.apply(model).source(PLANS).folder / "made.json").read_text())[
+        "notes"
+    ]
     asked, starts = done(record, "asked"), [given for _, _, given in done(record, "started")]
     assert len(asked) == 12
     if refused:  # then the adapter is merged into the weights
@@ -363,9 +447,13 @@ def test_length_rl_replaces_the_adapter_in_the_running_server(fake, models, refu
         return
     assert notes["sampler"] == "adapter"
     assert len(starts) == 1
-    assert (starts[0]["model"], starts[0]["max-lora-rank"]) == (str(model.source(PLANS).folder), "8")
+    assert (starts[0]["model"], starts[0]["max-lora-rank"]) == (
+        str(model.source(PLANS).folder),
+        "8",
+    )
     assert done(record, "reload") == []
-    # Each iteration asks for its own adapter, by a name of its own; that of the iteration before is gone, as is its cache.
+    # Each iteration asks for its own adapter, by a name of its own; that of the iteration before is
+    # gone, as is its cache.
     names = [name for name, _, _ in asked]
     assert [len({*names[n : n + 4]}) for n in (0, 4, 8)] == [1, 1, 1]
     assert len({*names}) == len(done(record, "adapter")) == 3
@@ -375,7 +463,9 @@ def test_length_rl_replaces_the_adapter_in_the_running_server(fake, models, refu
         assert order[n + 1] == "reset"
 
 
-@pytest.mark.parametrize("settings", [{"processes": 2}, {"lora": 4}], ids=["two processes", "adapter"])
+@pytest.mark.parametrize(
+    "settings", [{"processes": 2}, {"lora": 4}], ids=["two processes", "adapter"]
+)
 def test_length_rl_under_trl_samples_through_it(fake, models, settings) -> None:
     pytest.importorskip("trl")
     from ponder.core import TrainingProblems, seed_from
@@ -405,21 +495,37 @@ def test_length_rl_under_trl_samples_through_it(fake, models, settings) -> None:
     if "lora" in settings:
         assert made["notes"]["sampler"] == "adapter"
         assert given["model"] == str(model.source(PLANS).folder)
-        assert [len({name for name, _, _ in part}) for part in (asked[:6], asked[6:], asked)] == [1, 1, 2]
+        assert [len({name for name, _, _ in part}) for part in (asked[:6], asked[6:], asked)] == [
+            1,
+            1,
+            2,
+        ]
         assert done(record, "reload") == []
     else:
-        assert [len({weights for _, weights, _ in part}) for part in (asked[:6], asked[6:], asked)] == [1, 1, 2]
+        assert [
+            len({weights for _, weights, _ in part}) for part in (asked[:6], asked[6:], asked)
+        ] == [1, 1, 2]
         assert len(done(record, "reload")) == 1
-    assert made["cost"]["rollout_tokens"] == sum(len(prompt) + n for n, prompt in done(record, "prompt"))
+    assert made["cost"]["rollout_tokens"] == sum(
+        len(prompt) + n for n, prompt in done(record, "prompt")
+    )
     assert not any(map(alive, (server, engine)))
     (environment,) = done(record, "environment")
     assert not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "ACCELERATE_USE_CPU"} & {*environment[0]}
-    # In the first iteration the weights are the model's own, with which the same samples are drawn without TRL.
+    # In the first iteration the weights are the model's own, with which the same samples are drawn
+    # without TRL.
     pool = draw_problems(on, 4, method.seed)
     problems = [pool[p] for p in method.drawn(pool, [(0, 0)] * 4, 0)]
-    sampler = Vllm(id="pocket", budget=80).with_weights(model.source(PLANS).folder).at_temperature(1.0)
+    sampler = (
+        Vllm(id="pocket", budget=80).with_weights(model.source(PLANS).folder).at_temperature(1.0)
+    )
     own = Rollouts(
-        sampler, load_light(model.source(PLANS)), problems, 3, seed_from("rl", method.seed, 0), models / "own"
+        sampler,
+        load_light(model.source(PLANS)),
+        problems,
+        3,
+        seed_from("rl", method.seed, 0),
+        models / "own",
     )
     list(own)
     assert made["notes"]["iterations"][0] == method.summary(own.samples, [])
@@ -553,7 +659,10 @@ def test_why_it_did_not_start(fake, ponder, write) -> None:
     write("s.toml", STUDY)
     result = ponder("run", "s.toml")
     assert result.exit_code == 2
-    assert "\ns.toml: model `pocket (vllm)`: vLLM did not start: ValueError: Free memory on device" in result.stderr
+    assert (
+        "\ns.toml: model `pocket (vllm)`: vLLM did not start: ValueError: Free memory on device"
+        in result.stderr
+    )
     assert "hint: args = { gpu_memory_utilization" in result.stderr
     log = Path(result.stderr.partition("(log: ")[2].partition(")")[0])
     assert lines[0] in log.read_text()
@@ -565,10 +674,16 @@ def test_weights_that_it_can_not_load(fake, words, tmp_path) -> None:
     (damaged / "model.safetensors").mkdir()
     ask(Vllm(id=str(words)), sums(1))
     for _ in range(2):  # refused by the running server, then by one that is started with them
-        with pytest.raises(UserError, match=r"vLLM did not start: IsADirectoryError: .*model\.safetensors"):
+        with pytest.raises(
+            UserError, match=r"vLLM did not start: IsADirectoryError: .*model\.safetensors"
+        ):
             ask(Vllm(id=str(damaged)), sums(1))
     assert not vllm_servers._running
-    assert [given["model"] for _, _, given in done(record, "started")] == [str(words), str(damaged), str(damaged)]
+    assert [given["model"] for _, _, given in done(record, "started")] == [
+        str(words),
+        str(damaged),
+        str(damaged),
+    ]
     (damaged / "config.json").write_text("{")
     with pytest.raises(UserError, match=r"can't read .*config\.json"):
         ask(Vllm(id=str(damaged)), sums(1))
@@ -580,7 +695,9 @@ def test_an_adapter_that_is_not_there_is_known_before_a_run(fake, ponder, write)
     for verb in ("plan", "run"):
         result = ponder(verb, "s.toml")
         assert result.exit_code == 2
-        assert result.stderr.startswith("s.toml: model `pocket (vllm) + none`: there is no LoRA adapter in none\n")
+        assert result.stderr.startswith(
+            "s.toml: model `pocket (vllm) + none`: there is no LoRA adapter in none\n"
+        )
 
 
 def test_a_port_that_is_taken(fake) -> None:
@@ -588,7 +705,9 @@ def test_a_port_that_is_taken(fake) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        with pytest.raises(UserError, match="can't be used for vLLM: Address already in use") as error:
+        with pytest.raises(
+            UserError, match="can't be used for vLLM: Address already in use"
+        ) as error:
             ask(Vllm(id="pocket", port=other.getsockname()[1]), plans(1))
     assert "leave out `port`" in error.value.hint
 
@@ -599,7 +718,10 @@ def test_a_port_that_is_taken(fake) -> None:
         ({"other_name": "another"}, "serves another, not the one started there"),
         ({"answers_as": "another"}, r"the server at .* answers as `another`, not as `ponder-"),
         ({"other_ids": True}, "token ids don't match"),
-        ({"other_prompt": True}, r"was sent the prompt \[.* and read \[0, .* its token ids don't match"),
+        (
+            {"other_prompt": True},
+            r"was sent the prompt \[.* and read \[0, .* its token ids don't match",
+        ),
     ],
 )
 def test_another_server_or_another_tokenizer(fake, fault, why) -> None:
@@ -620,9 +742,17 @@ def test_a_server_without_token_ids(fake, slept) -> None:
     ("settings", "why", "hint"),
     [
         ({"args": {"port": 18555}}, "setting of its own", "port = 18555 beside id"),
-        ({"args": {"tensor-parallel-size": 3}}, "setting of its own", "tensor_parallel = 3 beside id"),
+        (
+            {"args": {"tensor-parallel-size": 3}},
+            "setting of its own",
+            "tensor_parallel = 3 beside id",
+        ),
         ({"args": {"dtype": "float16"}}, "setting of its own", 'dtype = "float16" beside id'),
-        ({"args": {"enable_lora": True}}, "setting of its own", 'lora = "…" beside id names the adapter\'s folder'),
+        (
+            {"args": {"enable_lora": True}},
+            "setting of its own",
+            'lora = "…" beside id names the adapter\'s folder',
+        ),
         ({"replicas": 0}, "at least 1", ""),
         ({"temperature": -1.0}, "not negative", ""),
     ],

@@ -1,4 +1,5 @@
-"""Model `vllm` with a real vLLM on this machine's CPU, where `make engines` has installed it: minutes, not seconds.
+"""Model `vllm` with a real vLLM on this machine's CPU, where `make engines` has installed it:
+minutes, not seconds.
 
 `test_vllm.py` holds the same code to the same rules with a stand-in, on every machine.
 """
@@ -35,7 +36,11 @@ PLANS = Execution(dictionary=6, per_turn=0)
 
 @pytest.fixture(autouse=True, scope="module")
 def environment() -> Iterator[None]:
-    small = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+    small = {
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+    }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**small, "PONDER_VLLM": str(VLLM), "HF_HUB_OFFLINE": "1"}.items():
             patch.setenv(name, value)
@@ -70,7 +75,9 @@ def serving() -> list[int]:
 
 
 def test_pocket_weights_as_shipped_and_other_weights_in_the_running_server() -> None:
-    requests = [Request.first_turn(PLANS, p) for size in (4, 8) for p in islice(PLANS.problems(size, 3), 8)]
+    requests = [
+        Request.first_turn(PLANS, p) for size in (4, 8) for p in islice(PLANS.problems(size, 3), 8)
+    ]
     model, began = Vllm(id="pocket", dtype="float32", args=ARGS), serving()
     for style in ("plain", "long", "plain"):
         shipped = Pocket(style=style)
@@ -103,7 +110,8 @@ for _ in Vllm(id="pocket", dtype="float32", args={ARGS!r}).start(Execution(dicti
     pass
 """
     with subprocess.Popen([sys.executable, "-c", script]) as ponder:
-        wait_for(lambda: any(len(group(server)) > 1 for server in serving()))  # its engine is starting
+        # its engine is starting
+        wait_for(lambda: any(len(group(server)) > 1 for server in serving()))
         (server,) = serving()
         ponder.kill()
     wait_for(lambda: not group(server))
@@ -155,7 +163,9 @@ def test_length_rl_of_a_real_model(smollm2, models, engine) -> None:
         "rate": 1e-4,
         "micro_tokens": 512,
     }
-    method = LengthRl(**settings, sampler=Vllm(id=str(smollm2), dtype="float32", budget=24, args=ARGS))
+    method = LengthRl(
+        **settings, sampler=Vllm(id=str(smollm2), dtype="float32", budget=24, args=ARGS)
+    )
     method = method.with_training((TrainingProblems(ChainSum(), 2, 1),))
     base = Transformers(id=str(smollm2), budget=24)
     made = json.loads((method.apply(base).source(ChainSum()).folder / "made.json").read_text())
@@ -176,7 +186,9 @@ def tuned(base: Path, folder: Path, seed: int) -> None:
 
     torch.manual_seed(seed)
     plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    model = get_peft_model(plain, LoraConfig(r=4, lora_alpha=32, target_modules=["q_proj", "v_proj"]))
+    model = get_peft_model(
+        plain, LoraConfig(r=4, lora_alpha=32, target_modules=["q_proj", "v_proj"])
+    )
     for name, weights in model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(weights, std=0.05)
@@ -187,7 +199,9 @@ def tuned(base: Path, folder: Path, seed: int) -> None:
 
 
 def test_adapters_are_served_without_merging_one_after_another(smollm2, tmp_path) -> None:
-    """The second replaces the first in the running server, and nothing of the first is left in its prefix cache."""
+    """The second replaces the first in the running server, and nothing of the first is left in its
+    prefix cache.
+    """
     model, asked = Vllm(id=str(smollm2), dtype="float32", budget=16, args=ARGS), sums(4)
     written = [list(reply.tokens) for reply in ask(Transformers(id=str(smollm2), budget=16), asked)]
     servers = []

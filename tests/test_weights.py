@@ -36,7 +36,10 @@ def llama(folder: Path, seed: int, dtype: str = "float32", shard: str = "1GB", *
 
 def words(folder: Path, tokens: Sequence[str], added: Sequence[str] = ()) -> None:
     listed = [{"id": len(tokens) + n, "content": word} for n, word in enumerate(added)]
-    content = {"added_tokens": listed, "model": {"type": "BPE", "vocab": {word: n for n, word in enumerate(tokens)}}}
+    content = {
+        "added_tokens": listed,
+        "model": {"type": "BPE", "vocab": {word: n for n, word in enumerate(tokens)}},
+    }
     (folder / "tokenizer.json").write_text(json.dumps(content))
 
 
@@ -49,7 +52,11 @@ def bare(folder: Path, **found) -> Path:
 
 
 def held(folder: Path) -> dict:
-    return {name: tensor for path in folder.glob("model*.safetensors") for name, tensor in load_file(path).items()}
+    return {
+        name: tensor
+        for path in folder.glob("model*.safetensors")
+        for name, tensor in load_file(path).items()
+    }
 
 
 def mean(models: Sequence[dict], shares: Sequence[float]) -> dict:
@@ -74,8 +81,12 @@ def same_bits(one: dict, two: dict) -> bool:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("shares", [(0.5, 0.5), (0.3, 0.7), (1, 0), (0.9, 0.35, 0.2), (0.1, 0.4, 0.3, 0.2)])
-def test_the_average_is_torchs_to_the_last_bit(tmp_path: Path, dtype: str, shares: tuple[float, ...]) -> None:
+@pytest.mark.parametrize(
+    "shares", [(0.5, 0.5), (0.3, 0.7), (1, 0), (0.9, 0.35, 0.2), (0.1, 0.4, 0.3, 0.2)]
+)
+def test_the_average_is_torchs_to_the_last_bit(
+    tmp_path: Path, dtype: str, shares: tuple[float, ...]
+) -> None:
     shards = ["20KB", "1GB", "9KB", "33KB"]
     folders = [llama(tmp_path / f"{n}", n, dtype, shards[n]) for n in range(len(shares))]
     average(folders, shares, tmp_path / "whole")
@@ -90,13 +101,17 @@ def test_a_large_average_is_written_in_shards(tmp_path: Path) -> None:
     folders = [llama(tmp_path / "a", 1, shard="9KB"), llama(tmp_path / "b", 2)]
     average(folders, [0.3, 0.7], tmp_path / "c", shard_bytes=30_000)
     shards = sorted((tmp_path / "c").glob("*.safetensors"))
-    assert [path.name for path in shards] == [f"model-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]
+    assert [path.name for path in shards] == [
+        f"model-0000{n}-of-00003.safetensors" for n in (1, 2, 3)
+    ]
     index = json.loads((tmp_path / "c" / "model.safetensors.index.json").read_text())
     sizes = [sum(t.nbytes for t in load_file(path).values()) for path in shards]
     assert max(sizes) <= 30_000
     assert index["metadata"]["total_size"] == sum(sizes)
     expected = mean([held(folder) for folder in folders], [0.3, 0.7])
-    assert same_bits(dict(AutoModelForCausalLM.from_pretrained(tmp_path / "c").state_dict()), expected)
+    assert same_bits(
+        dict(AutoModelForCausalLM.from_pretrained(tmp_path / "c").state_dict()), expected
+    )
     # Where it lies is told without reading it.
     assert {name: (t.path.name, t.shape) for name, t in tensors(tmp_path / "c").items()} == {
         name: (index["weight_map"][name], tuple(tensor.shape)) for name, tensor in expected.items()
@@ -153,11 +168,25 @@ def test_special_numbers(tmp_path: Path) -> None:
 
 def test_kinds_of_numbers_may_differ(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    one = {"a": torch.randn(5).bfloat16(), "b": torch.randn(3), "n": torch.arange(3), "none": torch.zeros(0, 4)}
-    two = {"a": torch.randn(5), "b": torch.randn(3).half(), "n": torch.arange(3), "none": torch.zeros(0, 4)}
+    one = {
+        "a": torch.randn(5).bfloat16(),
+        "b": torch.randn(3),
+        "n": torch.arange(3),
+        "none": torch.zeros(0, 4),
+    }
+    two = {
+        "a": torch.randn(5),
+        "b": torch.randn(3).half(),
+        "n": torch.arange(3),
+        "none": torch.zeros(0, 4),
+    }
     bare(tmp_path / "1", a=one["a"])
     save_file({name: one[name] for name in ("b", "n", "none")}, tmp_path / "1" / "rest.safetensors")
-    index = {"weight_map": {name: "model.safetensors" if name == "a" else "rest.safetensors" for name in one}}
+    index = {
+        "weight_map": {
+            name: "model.safetensors" if name == "a" else "rest.safetensors" for name in one
+        }
+    }
     (tmp_path / "1" / "model.safetensors.index.json").write_text(json.dumps(index))
     average([tmp_path / "1", bare(tmp_path / "2", **two)], [0.3, 0.6], tmp_path / "3")
     found = held(tmp_path / "3")
@@ -166,7 +195,10 @@ def test_kinds_of_numbers_may_differ(tmp_path: Path) -> None:
     assert found.pop("none").shape == (0, 4)
     assert same_bits(found, mean([{k: model[k] for k in "ab"} for model in (one, two)], [0.3, 0.6]))
     # A nan stays one, though its bits would overflow.
-    bare(tmp_path / "4", **two | {"a": torch.full((5,), 2**31 - 1, dtype=torch.int32).view(torch.float32)})
+    bare(
+        tmp_path / "4",
+        **two | {"a": torch.full((5,), 2**31 - 1, dtype=torch.int32).view(torch.float32)},
+    )
     average([tmp_path / "1", tmp_path / "4"], [0.5, 0.5], tmp_path / "5")
     assert held(tmp_path / "5")["a"].isnan().all()
     bare(tmp_path / "6", **two | {"n": torch.arange(1, 4)})
@@ -176,19 +208,38 @@ def test_kinds_of_numbers_may_differ(tmp_path: Path) -> None:
 
 def test_what_belongs_to_the_first_model_comes_along(tmp_path: Path) -> None:
     one, two = llama(tmp_path / "one", 1), llama(tmp_path / "two", 2)
-    along = {"generation_config.json", "config.json", "tokenizer.json", "special.txt", "chat_template.jinja"}
-    own = {"card.json", "made.json", "recipe.json", "log.jsonl", "training.pt", "optimizer.bin", "more.safetensors"}
+    along = {
+        "generation_config.json",
+        "config.json",
+        "tokenizer.json",
+        "special.txt",
+        "chat_template.jinja",
+    }
+    own = {
+        "card.json",
+        "made.json",
+        "recipe.json",
+        "log.jsonl",
+        "training.pt",
+        "optimizer.bin",
+        "more.safetensors",
+    }
     for name in (along | own) - {"config.json", "tokenizer.json"}:
         (one / name).write_text(name)
     (one / "checkpoint-1").mkdir()
     (two / "chat_template.jinja").write_text("another")
     average([one, two], [0.5, 0.5], tmp_path / "mean")
     assert {path.name for path in (tmp_path / "mean").iterdir()} == along | {"model.safetensors"}
-    assert all((tmp_path / "mean" / name).read_bytes() == (one / name).read_bytes() for name in along)
+    assert all(
+        (tmp_path / "mean" / name).read_bytes() == (one / name).read_bytes() for name in along
+    )
 
 
 def test_tied_weights(tmp_path: Path) -> None:
-    tied, apart = llama(tmp_path / "tied", 1, tie_word_embeddings=True), llama(tmp_path / "apart", 2)
+    tied, apart = (
+        llama(tmp_path / "tied", 1, tie_word_embeddings=True),
+        llama(tmp_path / "apart", 2),
+    )
     stored, other = held(tied), held(apart)
     assert "lm_head.weight" not in stored
     # The embeddings of one stand for its output layer.
@@ -210,7 +261,10 @@ def test_tied_weights(tmp_path: Path) -> None:
 def test_what_forbids_averaging(tmp_path: Path) -> None:
     one, two = llama(tmp_path / "one", 1), llama(tmp_path / "two", 2, shard="9KB")
     assert mismatch(one, two) is None
-    deep, wide = llama(tmp_path / "deep", 1, num_hidden_layers=3), llama(tmp_path / "wide", 1, intermediate_size=48)
+    deep, wide = (
+        llama(tmp_path / "deep", 1, num_hidden_layers=3),
+        llama(tmp_path / "wide", 1, intermediate_size=48),
+    )
     heads = llama(tmp_path / "heads", 1, num_attention_heads=8, head_dim=4, num_key_value_heads=4)
     down = "model.layers.0.mlp.down_proj.weight"
     missing = "model.layers.2.input_layernorm.weight"
@@ -235,7 +289,10 @@ def test_words_must_be_the_same(tmp_path: Path) -> None:
     assert mismatch(one, two) == f"token 4 is missing in {one} and 'four' in {two}"
     words(two, TOKENS[:3], ["three"])  # the same, said otherwise
     assert mismatch(one, two) is None
-    pieces = {"type": "Unigram", "vocab": [[word, -0.5] for word in ("<pad>", "One", "two", "three")]}
+    pieces = {
+        "type": "Unigram",
+        "vocab": [[word, -0.5] for word in ("<pad>", "One", "two", "three")],
+    }
     (two / "tokenizer.json").write_text(json.dumps({"model": pieces}))
     assert mismatch(one, two) == f"token 1 is 'one' in {one} and 'One' in {two}"
     (two / "tokenizer.json").unlink()

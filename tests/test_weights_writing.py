@@ -82,10 +82,18 @@ def test_memory_does_not_grow_with_the_model(tmp_path: Path) -> None:
         (folder := bare(tmp_path / name)).joinpath("model.safetensors").unlink()
         where = {f"w{n}": f"model-{n // each}.safetensors" for n in range(5)}
         for file in set(where.values()):
-            save_file({w: torch.ones(shape, dtype=torch.bfloat16) for w in where if where[w] == file}, folder / file)
+            save_file(
+                {w: torch.ones(shape, dtype=torch.bfloat16) for w in where if where[w] == file},
+                folder / file,
+            )
         (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
     bare(tmp_path / "few", w=torch.ones(9, dtype=torch.bfloat16))
-    command = [sys.executable, "-c", GROWTH, *(str(tmp_path / name) for name in ("one", "two", "few", "into"))]
+    command = [
+        sys.executable,
+        "-c",
+        GROWTH,
+        *(str(tmp_path / name) for name in ("one", "two", "few", "into")),
+    ]
     growth = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert growth < 8_000_000  # of 84 MB, and half of one tensor
 
@@ -94,11 +102,15 @@ def test_weights_are_stored_in_another_dtype(tmp_path: Path) -> None:
     folder = llama(tmp_path / "one", 1)
     before, config = held(folder), json.loads((folder / "config.json").read_text())
     save_file(
-        before | {"counts": torch.arange(5, dtype=torch.int32)}, folder / "model.safetensors", metadata={"format": "pt"}
+        before | {"counts": torch.arange(5, dtype=torch.int32)},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
     )
     convert(folder, "bfloat16")
     assert same_bits(
-        held(folder), {n: w.bfloat16() for n, w in before.items()} | {"counts": torch.arange(5, dtype=torch.int32)}
+        held(folder),
+        {n: w.bfloat16() for n, w in before.items()}
+        | {"counts": torch.arange(5, dtype=torch.int32)},
     )
     assert json.loads((folder / "config.json").read_text()) == {**config, "dtype": "bfloat16"}
     at = (folder / "model.safetensors").stat().st_mtime_ns

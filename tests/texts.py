@@ -12,4 +12,6 @@ PIECES = (
     "\x85", "\u2028", "\u202f", "\x00", "\x1b[31m", "\ud800", "\\ud800", "\u0300", "é", "漢", "\U0001f600",
 )  # fmt: skip
 
-texts = st.lists(st.sampled_from(PIECES) | st.text(st.characters(), max_size=3), max_size=30).map("".join)
+texts = st.lists(st.sampled_from(PIECES) | st.text(st.characters(), max_size=3), max_size=30).map(
+    "".join
+)

@@ -1,4 +1,6 @@
-"""A Llama of a few thousand random weights and twenty-four words, and texts in them, for tests of training."""
+"""A Llama of a few thousand random weights and twenty-four words, and texts in them, for tests of
+training.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ WORDS, PAD, END = 24, 0, 1
 
 def tiny(seed: int = 0, folder: Path = Path(), **config: Any) -> Loaded:
     torch.manual_seed(seed)
-    sizes = {"vocab_size": WORDS, "hidden_size": 16, "intermediate_size": 32, "initializer_range": 0.3}
+    sizes = {
+        "vocab_size": WORDS,
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "initializer_range": 0.3,
+    }
     shape = {"num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 128}
     special = {"pad_token_id": PAD, "bos_token_id": None, "eos_token_id": END}
     model = LlamaForCausalLM(LlamaConfig(**{**sizes, **shape, **special, **config}))
@@ -45,7 +52,10 @@ def texts(number: int, seed: int = 0, longest: int = 20) -> list[TokenExample]:
 def plain_score(model: Any, text: TokenExample) -> torch.Tensor:
     """The log-probability of what a text says, token by token, on its own."""
     logits = model(torch.tensor([[*text.prompt, *text.said]])).logits[0].log_softmax(-1)
-    return sum((logits[len(text.prompt) + n - 1, token] for n, token in enumerate(text.said)), torch.zeros(()))
+    return sum(
+        (logits[len(text.prompt) + n - 1, token] for n, token in enumerate(text.said)),
+        torch.zeros(()),
+    )
 
 
 def gradients(training: Any) -> list[dict[str, torch.Tensor]]:
@@ -53,7 +63,9 @@ def gradients(training: Any) -> list[dict[str, torch.Tensor]]:
     found: list[dict[str, torch.Tensor]] = []
 
     def note(*_: Any) -> None:
-        found.append({name: p.grad.clone() for name, p in training.trainable().items() if p.grad is not None})
+        found.append(
+            {name: p.grad.clone() for name, p in training.trainable().items() if p.grad is not None}
+        )
 
     training.optimizer.optimizer.register_step_pre_hook(note)
     return found

@@ -25,10 +25,18 @@ TABLE: dict[str, Any] = {
     "title": "Which is cheaper?",
     "question": "Does the short one lose accuracy?",
     "problems": 6,
-    "task": [{"name": "tents", "size": [16, 20]}, {"name": "execution", "size": 4, "dictionary": 8}],
+    "task": [
+        {"name": "tents", "size": [16, 20]},
+        {"name": "execution", "size": 4, "dictionary": 8},
+    ],
     "model": [
         {"name": "oracle", "label": "long", "budget": 2000},
-        {"name": "oracle", "label": "short", "budget": 300, "prices": {"input": 1.0, "output": 2.0}},
+        {
+            "name": "oracle",
+            "label": "short",
+            "budget": 300,
+            "prices": {"input": 1.0, "output": 2.0},
+        },
     ],
     "figure": [{"name": "effort"}, {"name": "accuracy"}],
 }
@@ -48,11 +56,19 @@ def mapped() -> Study:
         "budget": 16,
     }
     models = [{"name": "transformers", "id": "pocket", "budget": 300, "method": [method]}]
-    return study("map", title="A map", task=[{"name": "tents", "size": 16}], model=models, figure=[{"name": "heatmap"}])
+    return study(
+        "map",
+        title="A map",
+        task=[{"name": "tents", "size": 16}],
+        model=models,
+        figure=[{"name": "heatmap"}],
+    )
 
 
 def attempt(cell: Cell, problem: Problem, position: int, sample: int = 0) -> Attempt:
-    """Right at even positions for the first model, at multiples of three for the second; one of them failed."""
+    """Right at even positions for the first model, at multiples of three for the second; one of
+    them failed.
+    """
     step = 2 if cell.label.model == "long" else 3
     if (cell.label.model, position) == ("short", 5):
         return Attempt(problem, sample, "failed", f"timeout {EVIL}", ())
@@ -66,7 +82,9 @@ def attempt(cell: Cell, problem: Problem, position: int, sample: int = 0) -> Att
             if right.startswith("[")
             else "<answer>99999</answer>"
         )
-        thinking = f"{EVIL} step {turn}, attempt at {position}: zebra{position}" if position < 5 else ""
+        thinking = (
+            f"{EVIL} step {turn}, attempt at {position}: zebra{position}" if position < 5 else ""
+        )
         tokens = (100 + 10 * position + cell.size) * (1 if cell.label.model == "short" else 3)
         bill = Bill(50, tokens, 7, 0.5 + position, "tokenizer")
         replies.append(Completion(thinking, right if position % step == 0 else wrong, "end", bill))
@@ -90,7 +108,9 @@ TOKEN = "secret"
 
 
 @contextmanager
-def served(*stores: Path, given: Sequence[Study] = (), host: str = "127.0.0.1", **limits: Any) -> Iterator[str]:
+def served(
+    *stores: Path, given: Sequence[Study] = (), host: str = "127.0.0.1", **limits: Any
+) -> Iterator[str]:
     """The page's server; yields its address."""
     listening, view = bound("127.0.0.1", 0), View(opened(stores), given)
     server = page_server(view, host, TOKEN, **limits)
@@ -110,8 +130,12 @@ def cookie(address: str) -> str:
     return f"ponder-{address.rpartition(':')[2]}={TOKEN}"
 
 
-def get(address: str, path: str = "/", method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:
-    """Status, headers and text of a page, asked for with the token's cookie unless the headers say otherwise."""
+def get(
+    address: str, path: str = "/", method: str = "GET", **headers: str
+) -> tuple[int, dict[str, str], str]:
+    """Status, headers and text of a page, asked for with the token's cookie unless the headers say
+    otherwise.
+    """
     connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=120)
     try:
         connection.request(method, path, headers={"Cookie": cookie(address)} | headers)

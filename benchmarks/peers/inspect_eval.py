@@ -1,4 +1,6 @@
-"""Inspect on the same prompts: an OpenAI-compatible provider, one generation, a scorer that matches the end."""
+"""Inspect on the same prompts: an OpenAI-compatible provider, one generation, a scorer that matches
+the end.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ if __name__ == "__main__":
     url, concurrency, prompts = sys.argv[1:]
     os.environ["LOCAL_API_KEY"] = "none"
     (log,) = eval(
-        Task(json_dataset(prompts, FieldSpec(input="question", target="tagged")), solver=generate(), scorer=includes()),
+        Task(
+            json_dataset(prompts, FieldSpec(input="question", target="tagged")),
+            solver=generate(),
+            scorer=includes(),
+        ),
         model="openai-api/local/served",
         model_base_url=url,
         max_connections=int(concurrency),

@@ -1,9 +1,11 @@
-"""kvpress on the texts of benchmarks/cache_fidelity.py: drift from the full cache, and CPU seconds per token.
+"""kvpress on the texts of benchmarks/cache_fidelity.py: drift from the full cache, and CPU seconds
+per token.
 
-`DecodingPress` prunes after every `interval` steps. Its predictions don't depend on whether the tokens in between are
-read one by one, so `Chunked` reads them in one pass and then calls the same `compress` with what the last step would
-have passed: one row of attention, the rotary embedding of one position, and the hidden states since the last pruning.
-`steps` reads one by one with `DecodingPress` itself, for the time per token, and to check that both predict the same.
+`DecodingPress` prunes after every `interval` steps. Its predictions don't depend on whether the
+tokens in between are read one by one, so `Chunked` reads them in one pass and then calls the same
+`compress` with what the last step would have passed: one row of attention, the rotary embedding of
+one position, and the hidden states since the last pruning. `steps` reads one by one with
+`DecodingPress` itself, for the time per token, and to check that both predict the same.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ PRESSES = {
 
 
 class Chunked(kvpress.DecodingPress):
-    """Prunes after each pass of `interval` tokens; in order, if asked, where kvpress leaves the order of top-k."""
+    """Prunes after each pass of `interval` tokens; in order, if asked, where kvpress leaves the
+    order of top-k.
+    """
 
     in_order = False
 
@@ -42,38 +46,59 @@ class Chunked(kvpress.DecodingPress):
         cache, states = kwargs["past_key_values"], kwargs["hidden_states"]
         layer = cache.layers[module.layer_idx]
         if states.shape[1] == self.compression_interval:
-            last = {**kwargs, "position_embeddings": tuple(part[:, -1:] for part in kwargs["position_embeddings"])}
+            last = {
+                **kwargs,
+                "position_embeddings": tuple(
+                    part[:, -1:] for part in kwargs["position_embeddings"]
+                ),
+            }
             attention = None if output[1] is None else output[1][:, :, -1:]
-            layer.keys, layer.values = self.compress(module, states, layer.keys, layer.values, attention, last)
+            layer.keys, layer.values = self.compress(
+                module, states, layer.keys, layer.values, attention, last
+            )
         return output
 
     def compress(self, module, hidden_states, keys, values, attentions, kwargs):
         if not self.in_order:
             return super().compress(module, hidden_states, keys, values, attentions, kwargs)
         press = self.base_press
-        press.compression_ratio = self._find_target_compression_ratio(keys.shape[2], self.target_size)
+        press.compression_ratio = self._find_target_compression_ratio(
+            keys.shape[2], self.target_size
+        )
         scores = press.score(module, hidden_states, keys, values, attentions, kwargs)
         press.compression_ratio = 0.0
         kept = (
-            scores.topk(self.target_size, dim=-1).indices.sort(-1).values[..., None].expand(-1, -1, -1, keys.shape[3])
+            scores.topk(self.target_size, dim=-1)
+            .indices.sort(-1)
+            .values[..., None]
+            .expand(-1, -1, -1, keys.shape[3])
         )
         return keys.gather(2, kept), values.gather(2, kept)
 
 
-def read(model, cache, ids: torch.Tensor, start: int, chunk: int, first: int, every: int) -> torch.Tensor:
-    """Log-probabilities after every n-th token, counted from `first`; `start` is where the cache ends."""
+def read(
+    model, cache, ids: torch.Tensor, start: int, chunk: int, first: int, every: int
+) -> torch.Tensor:
+    """Log-probabilities after every n-th token, counted from `first`; `start` is where the cache
+    ends.
+    """
     logits = []
     for at in range(start, ids.shape[1] - 1, chunk):
         places = torch.arange(at, min(at + chunk, ids.shape[1] - 1))
-        # `cache_position` is for the mask, which has as many columns as the cache; keys are rotated by `position_ids`.
+        # `cache_position` is for the mask, which has as many columns as the cache; keys are rotated
+        # by `position_ids`.
         columns = torch.arange(len(places)) + cache.layers[0].keys.shape[2]
-        out = model.model(ids[:, places], past_key_values=cache, position_ids=places[None], cache_position=columns)
+        out = model.model(
+            ids[:, places], past_key_values=cache, position_ids=places[None], cache_position=columns
+        )
         logits.append(model.lm_head(out.last_hidden_state[0, (first - at) % every :: every]))
     return torch.cat(logits).float().log_softmax(-1)
 
 
 def steps(model, cache, ids: torch.Tensor, start: int, count: int) -> tuple[torch.Tensor, float]:
-    """Log-probabilities after each of these tokens, read one by one, with positions as `generate` gives them."""
+    """Log-probabilities after each of these tokens, read one by one, with positions as `generate`
+    gives them.
+    """
     logits, began = [], time.process_time()
     for place in range(start, start + count):
         at = torch.tensor([place])
@@ -89,7 +114,8 @@ def main(order: dict) -> dict:
     model = AutoModelForCausalLM.from_pretrained(order["model"], dtype=torch.float32).eval()
     ids, target, interval = torch.tensor([order["ids"]]), order["target"], order["interval"]
     compared = order["first"], order["every"]
-    # Until the first pruning all caches hold the same, so the presses start where the cache has `target` tokens.
+    # Until the first pruning all caches hold the same, so the presses start where the cache has
+    # `target` tokens.
     whole = DynamicCache()
     model.model(ids[:, :target], past_key_values=whole)
     until = copy.deepcopy(whole)

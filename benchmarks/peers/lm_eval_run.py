@@ -1,4 +1,6 @@
-"""lm-eval on the same prompts: its client for chat endpoints, a task from a local file, exact match on the tag."""
+"""lm-eval on the same prompts: its client for chat endpoints, a task from a local file, exact match
+on the tag.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,11 @@ import sys
 from pathlib import Path
 
 # Nothing is looked up, and nothing kept between runs.
-os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(Path("hf").absolute())}
+os.environ |= {
+    "HF_HUB_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "HF_HOME": str(Path("hf").absolute()),
+}
 os.environ["OPENAI_API_KEY"] = "none"
 
 TASK = """

@@ -18,7 +18,9 @@ def main(one: str, two: str, into: str, *shares: str) -> None:
             for folder, share in zip((one, two), shares, strict=True)
         ]
         order = MergeConfiguration.model_validate({"merge_method": "linear", "models": models})
-        run_merge(order, into, MergeOptions(copy_tokenizer=False, write_model_card=False, quiet=True))
+        run_merge(
+            order, into, MergeOptions(copy_tokenizer=False, write_model_card=False, quiet=True)
+        )
 
 
 if __name__ == "__main__":

@@ -2,20 +2,25 @@
 
     import ponder
 
-    study = ponder.Study.load("effort")     # a built-in study or a file; or ponder.Study(task=…, model=…)
-    results = study.run(problems=20)        # asks what the store doesn't hold yet; also: await study.run_async()
-    results                                 # in a notebook: how the attempts ended, what was found, and the figures
+    study = ponder.Study.load("effort")     # a built-in study or a file; or ponder.Study(task=…,
+    model=…)
+    results = study.run(problems=20)        # asks what the store doesn't hold yet; also: await
+    study.run_async()
+    results                                 # in a notebook: how the attempts ended, what was found,
+    and the figures
     results.frame()                         # one row per attempt
     results.estimates("effort")             # every number of a figure, with its interval
     results.chart("effort")                 # the figure, as an Altair chart
     results.attempt(model="pocket").show()  # a transcript
     ponder.compare(results, "old", "new")   # two models on the same problems, with a verdict
 
-    @ponder.task                            # a function that makes a problem becomes a task, one that answers a model
+    @ponder.task                            # a function that makes a problem becomes a task, one
+    that answers a model
     def reverse(size, seed): ...
 
-The same from the command line: `ponder run effort`, `ponder report effort`. `ponder list`, or `!ponder list` in a
-notebook, shows every task, model, method, figure and built-in study; docs/python.md has more.
+The same from the command line: `ponder run effort`, `ponder report effort`. `ponder list`, or
+`!ponder list` in a notebook, shows every task, model, method, figure and built-in study;
+docs/python.md has more.
 """
 
 import importlib

@@ -1,4 +1,6 @@
-"""Draws samples that several of its kind share, then trains nothing in a few steps: a method for tests."""
+"""Draws samples that several of its kind share, then trains nothing in a few steps: a method for
+tests.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ponder.core import Completion, Method, Model, Prepared, Progress, Request, UserError, Wrapped, not_in_key
+from ponder.core import (
+    Completion,
+    Method,
+    Model,
+    Prepared,
+    Progress,
+    Request,
+    UserError,
+    Wrapped,
+    not_in_key,
+)
 
 
 @dataclass(frozen=True)
@@ -18,7 +30,8 @@ class SharedTraining(Method, Prepared):
     seed: int = 0
     samples: str = "samples"  # drawn by the first that needs them
     steps: int = 3
-    fault: str = ""  # how it fails at its second step, the first time: killed, refused, broken, slow
+    # how it fails at its second step, the first time: killed, refused, broken, slow
+    fault: str = ""
 
     changes_weights = True
 
@@ -30,7 +43,11 @@ class SharedTraining(Method, Prepared):
 
     def missing_outputs(self, model: Model) -> list[Path]:
         folder = self.path / self.name(model)
-        return [] if folder.is_dir() else [p for p in (folder, self.path / self.samples) if not p.exists()]
+        return (
+            []
+            if folder.is_dir()
+            else [p for p in (folder, self.path / self.samples) if not p.exists()]
+        )
 
     def note(self, text: str) -> None:
         with (self.path / "log.txt").open("a") as log:

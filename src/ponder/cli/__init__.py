@@ -1,7 +1,8 @@
-"""The command line: `ponder VERB`. Data goes to stdout, everything else to stderr; a user's mistake exits with code 2.
+"""The command line: `ponder VERB`. Data goes to stdout, everything else to stderr; a user's mistake
+exits with code 2.
 
-One file per group of verbs: `study`, `view`, `trying`, `importing`, `store`, `prepare`, `trace`, `plugin`. They import
-what they need when called, so that `ponder list` starts fast.
+One file per group of verbs: `study`, `view`, `trying`, `importing`, `store`, `prepare`, `trace`,
+`plugin`. They import what they need when called, so that `ponder list` starts fast.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ class _Ponder(Verbs):
     }
 
 
-@click.group(cls=_Ponder, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=_Ponder, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="ponder")
 def main() -> None:
     """Measure what a right answer costs in thinking tokens, and make it cost less.
 
-    STUDY is the name of a built-in study (`ponder list studies`) or the path of a .toml file. For a first look, without
-    a server or a GPU: `ponder run effort`, then `ponder report effort`.
+    STUDY is the name of a built-in study (`ponder list studies`) or the path of a .toml file. For a
+    first look, without a server or a GPU: `ponder run effort`, then `ponder report effort`.
     """
 
 

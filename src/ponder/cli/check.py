@@ -1,7 +1,9 @@
-"""Checks a plugin against its interface by running it: `ponder check` on a user's file, and the tests on every plugin.
+"""Checks a plugin against its interface by running it: `ponder check` on a user's file, and the
+tests on every plugin.
 
-Each function here takes one plugin and yields what is wrong with it. A `UserError` or `ModelFailure` on the way means
-that the plugin could not be run here (no weights, no server), which is never reported as a pass.
+Each function here takes one plugin and yields what is wrong with it. A `UserError` or
+`ModelFailure` on the way means that the plugin could not be run here (no weights, no server), which
+is never reported as a pass.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ JUNK = (
     "", " ", "\x00", "I don't know.", "<answer></answer>", "[[", "[[]]", "[" * 5000, "[[1,2],[3]]", '{"a": 1}', "NaN",
     "\\boxed{", "1e999", "-" * 1000, "9" * 5000, "</think><think>", "<script>alert(1)</script>", "\ud800", "[[true]]",
 )  # fmt: skip
-POLICY_SETTINGS = {"budget": 64, "window": 16, "ratio": 0.5, "fidelity": "only"}  # under which a policy is tried
+# under which a policy is tried
+POLICY_SETTINGS = {"budget": 64, "window": 16, "ratio": 0.5, "fidelity": "only"}
 
 
 class Result(NamedTuple):
@@ -74,13 +77,18 @@ class Result(NamedTuple):
 
     def text(self) -> str:
         stopped = [f"could not be run: {self.not_run}"] if self.not_run else []
-        return "\n".join(f"{self.plugin}: {line}" for line in [*self.failures, *stopped] or ["passed"])
+        return "\n".join(
+            f"{self.plugin}: {line}" for line in [*self.failures, *stopped] or ["passed"]
+        )
 
 
 def check(kind: str, name: str, settings: Sequence[str] = ()) -> Result:
     """Run a plugin with its example settings and those given, and say what is wrong with it."""
     if kind == "studies" or name.endswith(".toml"):
-        raise UserError(f"{name} is a study, not a plugin", hint=f"ponder plan {name} checks it, and asks nothing")
+        raise UserError(
+            f"{name} is a study, not a plugin",
+            hint=f"ponder plan {name} checks it, and asks nothing",
+        )
     kind, plugin = describe.find(kind, name)
     table = {"name": name, **plugin.example}
     for setting in settings:
@@ -94,13 +102,21 @@ def check(kind: str, name: str, settings: Sequence[str] = ()) -> Result:
         not_run = f"it needs a package that isn't installed: {error.name}"
     except Exception as error:  # whatever a plugin raises is a finding
         place = traceback.extract_tb(error.__traceback__)[-1]
-        failures.append(f"raised {error!r} in {place.name} ({Path(place.filename).name}, line {place.lineno})")
+        failures.append(
+            f"raised {error!r} in {place.name} ({Path(place.filename).name}, line {place.lineno})"
+        )
     return Result(f"{plugins.KINDS[kind].noun} {name}", failures, not_run)
 
 
-def _not_run(error: UserError | ModelFailure, plugin: type[Plugin], table: Mapping[str, Any]) -> str:
+def _not_run(
+    error: UserError | ModelFailure, plugin: type[Plugin], table: Mapping[str, Any]
+) -> str:
     """Why it could not be run, and the settings to give if those of its example are to blame."""
-    examples = [key for key, value in plugin.example.items() if table[key] == value and isinstance(value, str)]
+    examples = [
+        key
+        for key, value in plugin.example.items()
+        if table[key] == value and isinstance(value, str)
+    ]
     if not isinstance(error, UserError):
         return str(error)
     if not examples:
@@ -139,7 +155,9 @@ def task(task: Task) -> Iterator[str]:
         others = {p.id for p in itertools.islice(task.problems(size, seed=2), 10)}
         if task.fixed() is None and len(ids) == 10 and len(ids & others) > 5:
             yield f"size {size}: neighbouring seeds share problems"
-        wrong = [p for p in problems if p.gold != problem.gold and len(p.turns) == len(problem.turns)]
+        wrong = [
+            p for p in problems if p.gold != problem.gold and len(p.turns) == len(problem.turns)
+        ]
         if wrong and all(grade_turns(task, problem, solve_turns(task, p)).correct for p in wrong):
             yield f"size {size}: the solution of any other problem is graded right"
 
@@ -178,7 +196,9 @@ def _first_answer(model: Model) -> Any:
     last: Exception = UserError("there is no task that it can answer")
     for name in plugins.names("tasks"):
         try:
-            task: Task = build("tasks", {"name": name, **plugins.load("tasks", name).example}, name, Path())
+            task: Task = build(
+                "tasks", {"name": name, **plugins.load("tasks", name).example}, name, Path()
+            )
             size = task.sizes()[0]
             model.check(task, size)
             return _ask(model, Request.first_turn(task, next(task.problems(size, seed=0))))
@@ -196,20 +216,33 @@ def _ask(model: Model, request: Request) -> Any:
 
 
 def policy(policy: Policy) -> Iterator[str]:
-    """Its scores on random tensors, then its work in a real cache, through the method that every policy is used by."""
+    """Its scores on random tensors, then its work in a real cache, through the method that every
+    policy is used by.
+    """
     from transformers import AutoConfig, AutoTokenizer
 
     on_model, on_task, _ = plugins.load("methods", "compress").tried_on
-    folder = build("models", on_model, "tried_on", Path()).source(build("tasks", on_task, "tried_on", Path())).folder
+    folder = (
+        build("models", on_model, "tried_on", Path())
+        .source(build("tasks", on_task, "tried_on", Path()))
+        .folder
+    )
     unknown = sorted(set(policy.needs) - {"attention", "rope"})
     if unknown:
         yield f'`needs` may name "attention" and "rope", not "{unknown[0]}"'
-    fitted = fitted_to(policy, folder, AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
-    with suppress(UserError):  # a policy that must know the whole text beforehand can't score one being written
-        yield from _scores(fitted, AutoConfig.from_pretrained(folder, trust_remote_code=False).hidden_size)
+    fitted = fitted_to(
+        policy, folder, AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    )
+    # a policy that must know the whole text beforehand can't score one being written
+    with suppress(UserError):
+        yield from _scores(
+            fitted, AutoConfig.from_pretrained(folder, trust_remote_code=False).hidden_size
+        )
     own = policy.plugin_name()
     name = own if own in plugins.names("policies") else inspect.getfile(type(policy))
-    yield from method(build("methods", {"name": "compress", "policy": name, **POLICY_SETTINGS}, name, Path()))
+    yield from method(
+        build("methods", {"name": "compress", "policy": name, **POLICY_SETTINGS}, name, Path())
+    )
 
 
 def _scores(policy: Policy, hidden: int) -> Iterator[str]:
@@ -220,7 +253,11 @@ def _scores(policy: Policy, hidden: int) -> Iterator[str]:
     rows, heads, n, width = 2, 5, 24, 32
     torch.manual_seed(1)
     ids = torch.randint(9, 99, (rows, n))
-    features = policy.token_features(torch.randn(rows, n, hidden), ids) if isinstance(policy, Fitted) else None
+    features = (
+        policy.token_features(torch.randn(rows, n, hidden), ids)
+        if isinstance(policy, Fitted)
+        else None
+    )
     whole = CacheView(
         layer=0,
         keys=torch.randn(rows, heads, n, width),
@@ -234,21 +271,29 @@ def _scores(policy: Policy, hidden: int) -> Iterator[str]:
         features=None if features is None else features[:, None],
         seen_tokens=n,
         seeds=torch.arange(rows),
-        frequencies=10000.0 ** -torch.linspace(0, 1, width // 2) if "rope" in policy.needs else None,
+        frequencies=10000.0 ** -torch.linspace(0, 1, width // 2)
+        if "rope" in policy.needs
+        else None,
     )
     scores = policy.score(whole)
     if scores.shape not in ((rows, heads, n), (rows, 1, n)) or not scores.float().isfinite().all():
         yield f"`score` must return finite numbers, rows × heads (or 1) × tokens, not {tuple(scores.shape)}"
         return
     parts = {f.name: getattr(whole, f.name) for f in dataclasses.fields(whole)}
-    by_row = {k: v[1:] for k, v in parts.items() if isinstance(v, torch.Tensor) and k != "frequencies"}
+    by_row = {
+        k: v[1:] for k, v in parts.items() if isinstance(v, torch.Tensor) and k != "frequencies"
+    }
     alone: dict[str, Any] = parts | by_row
     if not torch.allclose(policy.score(CacheView(**alone)).float(), scores[1:].float(), atol=1e-6):
         yield "a row's scores must not depend on the other rows of its batch"
 
 
 def length_reward(reward: LengthReward) -> Iterator[str]:
-    for right, tokens in (([True], [9]), ([True, False, True], [10, 10, 10]), ([False, False], [3, 8])):
+    for right, tokens in (
+        ([True], [9]),
+        ([True, False, True], [10, 10, 10]),
+        ([False, False], [3, 8]),
+    ):
         for progress in (0.0, 0.99):
             given = reward.rewards(right, tokens, progress)
             if len(given) != len(tokens) or not all(math.isfinite(number) for number in given):
@@ -259,12 +304,17 @@ def length_reward(reward: LengthReward) -> Iterator[str]:
 
 def reward(reward: Reward) -> Iterator[str]:
     facts = {"labels": [1, 0, 0.5], "correct": True}
-    plain: dict[str, Any] = {"question": "What is 3 + 4?", "thinking": ("We add 3 and 4.", "That is 8.")}
+    plain: dict[str, Any] = {
+        "question": "What is 3 + 4?",
+        "thinking": ("We add 3 and 4.", "That is 8."),
+    }
     plain |= {"answer": ("It is 7.",), "facts": facts}
     traces = [
         Steps("plain", **{**plain, **reward.tried_on}),
         Steps("no thinking", "What is 3 + 4?", (), ("7", "as said", "7"), facts),
-        Steps("another language", "3 加 4 是多少？", ("三加四。", "等于七。"), ("所以是 7。",), facts),
+        Steps(
+            "another language", "3 加 4 是多少？", ("三加四。", "等于七。"), ("所以是 7。",), facts
+        ),
         Steps("empty", "What is 3 + 4?", (), ()),
         Steps("long", "What is 3 + 4?", tuple(f"Again: 3 + 4 = {n}." for n in range(1000)), ("7",)),
     ]
@@ -282,7 +332,9 @@ def reward(reward: Reward) -> Iterator[str]:
 
 def _alike(a: Scores, b: Scores) -> bool:
     pairs = [*zip(a.steps, b.steps, strict=False), (a.trajectory or 0.0, b.trajectory or 0.0)]
-    return len(a.steps) == len(b.steps) and a.why == b.why and all(abs(x - y) < 1e-4 for x, y in pairs)
+    return (
+        len(a.steps) == len(b.steps) and a.why == b.why and all(abs(x - y) < 1e-4 for x, y in pairs)
+    )
 
 
 def method(method: Method) -> Iterator[str]:
@@ -317,8 +369,13 @@ def figure(figure: Figure) -> Iterator[str]:
         if msgspec.json.decode(msgspec.json.encode(tables, enc_hook=str)) != tables:
             yield f"{name}: its tables must hold plain values, and None for what is unknown"
         spec, findings = figure.draw(tables).to_dict(), figure.findings(tables)
-        # A figure that splits by a setting names its values, and one that says what it pools names them too.
-        if name == "two settings" and any(tables.values()) and not all(v in f"{spec}{findings}" for v in SETTINGS):
+        # A figure that splits by a setting names its values, and one that says what it pools names
+        # them too.
+        if (
+            name == "two settings"
+            and any(tables.values())
+            and not all(v in f"{spec}{findings}" for v in SETTINGS)
+        ):
             yield "it pools attempts of different settings without saying so: use `by_series`, or say `pooled`"
 
 
@@ -371,9 +428,16 @@ def _outcomes() -> list[Outcome]:
         cell = Cell(_MadeUpTask(), size, oracle)
         for problem, sample in itertools.product(range(6), range(2)):
             right = rng.random() < oracle.chance(size)
-            ended: Ended = "right" if right else rng.choice(["wrong", "unparsed", "truncated", "failed"])
+            ended: Ended = (
+                "right" if right else rng.choice(["wrong", "unparsed", "truncated", "failed"])
+            )
             tokens = round(oracle.mean_tokens(size) * rng.uniform(0.7, 1.4))
-            details = {"parsed": [size if right else None], "true": [size], "start": 0, "per_turn": size}
+            details = {
+                "parsed": [size if right else None],
+                "true": [size],
+                "start": 0,
+                "per_turn": size,
+            }
             details |= {"history_turns": problem % 2, "error_rate": 0.5 * sample}
             outcomes.append(
                 Outcome(

@@ -9,5 +9,9 @@ import tokenize
 def comments(source: str) -> dict[int, str]:
     """The comment on each line, without those that are for tools; a `#` inside a string is none."""
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    found = {token.start[0]: token.string.lstrip("# ").strip() for token in tokens if token.type == tokenize.COMMENT}
+    found = {
+        token.start[0]: token.string.lstrip("# ").strip()
+        for token in tokens
+        if token.type == tokenize.COMMENT
+    }
     return {line: text for line, text in found.items() if not text.startswith(("noqa", "type:"))}

@@ -43,9 +43,20 @@ class Model(NamedTuple):
               help="The loss of accuracy that is tolerable, as a fraction.")  # fmt: skip
 @click.option("--tokens", type=click.Choice(["auto", "output", "thinking", "answer"]), default="auto",
               show_default=True, help="Which to count; auto: thinking if both report it, else output.")  # fmt: skip
-@click.option("--b-study", metavar="STUDY", shell_complete=complete.studies, help="Where B is, if not in STUDY.")
-@click.option("--b-store", type=FILE, help="The file that holds the attempts of B.  [default: that of --store]")
-@click.option("--figure", type=FILE, help="Draw differences by size to this file: .png, .svg or .pdf.")
+@click.option(
+    "--b-study",
+    metavar="STUDY",
+    shell_complete=complete.studies,
+    help="Where B is, if not in STUDY.",
+)
+@click.option(
+    "--b-store",
+    type=FILE,
+    help="The file that holds the attempts of B.  [default: that of --store]",
+)
+@click.option(
+    "--figure", type=FILE, help="Draw differences by size to this file: .png, .svg or .pdf."
+)
 @click.option("--disagree", type=int, metavar="SIZE",
               help="Show the attempts at the problems of this size that only one of them got right.")  # fmt: skip
 def compare(
@@ -55,17 +66,20 @@ def compare(
 ) -> None:  # fmt: skip
     """Compare two models of STUDY on the problems that both answered.
 
-    A is the reference, B is compared with it: B less A, or B over A, each with an interval, a p-value, and that
-    corrected for all of them. A and B are labels as `ponder plan` prints them; they may be left out if the study has
-    two models. All training seeds of a variant count together; with its seed, one is meant. With --b-study and
-    --b-store, B comes from another study or another store: problems are matched by their content.
+    A is the reference, B is compared with it: B less A, or B over A, each with an interval, a
+    p-value, and that corrected for all of them. A and B are labels as `ponder plan` prints them;
+    they may be left out if the study has two models. All training seeds of a variant count
+    together; with its seed, one is meant. With --b-study and --b-store, B comes from another study
+    or another store: problems are matched by their content.
     """
     if figure and figure.suffix not in (".png", ".svg", ".pdf"):
         raise UserError(f"a figure is a .png, .svg or .pdf file, not `{figure}`", where="--figure")
     loaded = load(study, settings, models)
     other = load(b_study, (), ()) if b_study else loaded
     results_a, results_b = loaded.results(store), other.results(b_store or store)
-    a, b = _two(results_a.study, results_b.study, a, b, same=b_study is None and b_store in (None, store))
+    a, b = _two(
+        results_a.study, results_b.study, a, b, same=b_study is None and b_store in (None, store)
+    )
     run_a = command("run", study, settings, store, models)
     run_b = (
         command("run", b_study, (), b_store or store)
@@ -74,7 +88,10 @@ def compare(
     )
     first, second = _model(results_a, a, run_a), _model(results_b, b, run_b)
     tasks = _by_task(first, second)
-    elsewhere = [*(("--b-study", b_study) if b_study else ()), *(("--b-store", str(b_store)) if b_store else ())]
+    elsewhere = [
+        *(("--b-study", b_study) if b_study else ()),
+        *(("--b-store", str(b_store)) if b_store else ()),
+    ]
     again = command("compare", study, settings, store, models, (a, b, *elsewhere))
     if disagree is not None:
         from ponder.cli.disagreements import disagreements, disagreements_text
@@ -83,14 +100,18 @@ def compare(
         say(found, as_json, lambda: disagreements_text(found, disagree))
         return
     if loaded.stop or other.stop:
-        tell("ADAPTIVE RUN: these intervals are those of a fixed number of problems; `ponder run` prints the valid one")
+        tell(
+            "ADAPTIVE RUN: these intervals are those of a fixed number of problems; `ponder run` prints the valid one"
+        )
     tables = _tables(first, second, tasks, margin, tokens)
     if figure:
         _draw(tables, figure)
     say(tables, as_json, lambda: text(tables, f"{again} --disagree SIZE"))
 
 
-def _two(study: Study, other: Study, a: str | None, b: str | None, *, same: bool) -> tuple[str, str]:
+def _two(
+    study: Study, other: Study, a: str | None, b: str | None, *, same: bool
+) -> tuple[str, str]:
     """The labels, or the study's two models."""
     known = list(dict.fromkeys(cell.label.variant for cell in study.cells))
     others = list(dict.fromkeys(cell.label.variant for cell in other.cells))
@@ -103,7 +124,10 @@ def _two(study: Study, other: Study, a: str | None, b: str | None, *, same: bool
         listed = ", ".join(f"`{name}`" for name in dict.fromkeys([*known, *others]))
         raise UserError(f"{what}: ponder compare STUDY A B", hint=f"known: {listed}")
     if same and a == b:
-        raise UserError(f"`{a}` can't be compared with itself", hint="name another model, or another store: --b-store")
+        raise UserError(
+            f"`{a}` can't be compared with itself",
+            hint="name another model, or another store: --b-store",
+        )
     return a, b
 
 
@@ -114,9 +138,13 @@ def _model(results: Results, label: str, run: str) -> Model:
     study = results.study
     by_variant = label in {cell.label.variant for cell in study.cells}
     if not by_variant and label not in {cell.label.model for cell in study.cells}:
-        known = dict.fromkeys(name for cell in study.cells for name in (cell.label.variant, cell.label.model))
+        known = dict.fromkeys(
+            name for cell in study.cells for name in (cell.label.variant, cell.label.model)
+        )
         raise UserError(f"`{label}` is no model of {study.name}", hint=nearest(label, known))
-    cells = [c for c in results.cells if label == (c.label.variant if by_variant else c.label.model)]
+    cells = [
+        c for c in results.cells if label == (c.label.variant if by_variant else c.label.model)
+    ]
     chosen = set(cells)
     outcomes = [o for o in results.outcomes if o.cell in chosen]
     if not any(o.answered for o in outcomes):
@@ -125,7 +153,9 @@ def _model(results: Results, label: str, run: str) -> Model:
 
 
 def _by_task(first: Model, second: Model) -> dict[str, tuple[list[Outcome], list[Outcome]]]:
-    """The outcomes of both, by task: the tasks that both were asked, or the only ones that they have."""
+    """The outcomes of both, by task: the tasks that both were asked, or the only ones that they
+    have.
+    """
     from ponder.study.labels import task_labels
 
     names = [task_labels(model.outcomes) for model in (first, second)]
@@ -136,7 +166,9 @@ def _by_task(first: Model, second: Model) -> dict[str, tuple[list[Outcome], list
         asked = [", ".join(of_model.values()) for of_model in names]
         what = f"`{first.label}` was asked {asked[0]}, and `{second.label}` {asked[1]}"
         raise UserError(what, hint="compare models that were asked the same task")
-    tasks: dict[str, tuple[list[Outcome], list[Outcome]]] = {names[0][task]: ([], []) for task in common}
+    tasks: dict[str, tuple[list[Outcome], list[Outcome]]] = {
+        names[0][task]: ([], []) for task in common
+    }
     for side, model in enumerate((first, second)):
         for o in model.outcomes:
             if o.cell.task_key in common:
@@ -148,7 +180,11 @@ def _by_task(first: Model, second: Model) -> dict[str, tuple[list[Outcome], list
 
 
 def _tables(
-    first: Model, second: Model, tasks: dict[str, tuple[list[Outcome], list[Outcome]]], margin: float, tokens: Any
+    first: Model,
+    second: Model,
+    tasks: dict[str, tuple[list[Outcome], list[Outcome]]],
+    margin: float,
+    tokens: Any,
 ) -> Tables:
     from ponder.figures._compared import compared_tables
     from ponder.figures._tokens import counted, token_kind
@@ -188,7 +224,9 @@ def _draw(tables: Tables, path: Path) -> None:
 
     chart = draw("compare", drawn(tables).to_dict())
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes({".png": chart.png, ".svg": chart.svg.encode(), ".pdf": chart.pdf}[path.suffix])
+    path.write_bytes(
+        {".png": chart.png, ".svg": chart.svg.encode(), ".pdf": chart.pdf}[path.suffix]
+    )
     tell(f"drawn: {path}")
 
 
@@ -202,7 +240,8 @@ def text(tables: Tables, show: str) -> str:
     parts = [f"A: {first['a']}\nB: {first['b']}", *token_findings(tables["panels"])]
     for record, panel in zip(tables["comparisons"], tables["panels"], strict=True):
         rows, sizes, omitted = (
-            [r for r in tables[name] if r["task"] == record["task"]] for name in ("rows", "sizes", "omitted")
+            [r for r in tables[name] if r["task"] == record["task"]]
+            for name in ("rows", "sizes", "omitted")
         )
         head = ("", "A", "B", "B less A, or B over A", "p", "corrected")
         lines = [_row(r, record["currency"], few=record["problems"] < FEWEST_PAIRS) for r in rows]
@@ -212,13 +251,21 @@ def text(tables: Tables, show: str) -> str:
         notes += [f"no {r['quantity']}: {r['why']}" for r in omitted]
         if notes:
             parts.append("\n".join(notes))
-        parts.append(_sizes(sizes, show, int(max(record["attempts_a"], record["attempts_b"])) > record["problems"]))
+        parts.append(
+            _sizes(
+                sizes,
+                show,
+                int(max(record["attempts_a"], record["attempts_b"])) > record["problems"],
+            )
+        )
         parts.append(f"{record['sentence']}.")
     return "\n\n".join(parts)
 
 
 def _row(r: dict[str, Any], currency: str, *, few: bool) -> tuple[str, ...]:
-    """Return a quantity as the cells of the table; without an interval and p-values if there are too few problems."""
+    """Return a quantity as the cells of the table; without an interval and p-values if there are
+    too few problems.
+    """
 
     def form(value: float | None) -> str:
         if value is None:
@@ -226,7 +273,11 @@ def _row(r: dict[str, Any], currency: str, *, few: bool) -> tuple[str, ...]:
         if r["quantity"] == "accuracy":
             return f"{100 * value:.1f}"
         return (
-            f"{value:.4g}" if r["quantity"].startswith("money") else f"{value:,.3g}" if value < 100 else f"{value:,.0f}"
+            f"{value:.4g}"
+            if r["quantity"].startswith("money")
+            else f"{value:,.3g}"
+            if value < 100
+            else f"{value:,.0f}"
         )
 
     def estimate(side: str) -> str:
@@ -234,7 +285,9 @@ def _row(r: dict[str, Any], currency: str, *, few: bool) -> tuple[str, ...]:
         unit = " %" if r["quantity"] == "accuracy" else ""
         return f"{value}{unit} [{low}, {high}]"
 
-    name = r["quantity"] if not r["quantity"].startswith("money") else f"{currency} per right answer"
+    name = (
+        r["quantity"] if not r["quantity"].startswith("money") else f"{currency} per right answer"
+    )
     sides = (name, estimate("a"), estimate("b"))
     if few:
         return *sides, "–", "–", "–"
@@ -247,7 +300,9 @@ def effect(r: dict[str, Any]) -> str:
     if not r["is_ratio"]:
         return points(r, "effect")
     ends = (r[f"effect{end}"] for end in ("", "_low", "_high"))
-    value, low, high = ("?" if end is None else f"{end:.3f}" if end < 10 else number(end) for end in ends)
+    value, low, high = (
+        "?" if end is None else f"{end:.3f}" if end < 10 else number(end) for end in ends
+    )
     return f"× {value} [{low}, {high}]"
 
 
@@ -260,13 +315,26 @@ def _sizes(sizes: Records, show: str, several: bool) -> str:
     from ponder.stats.columns import FEWEST_PAIRS
 
     word = "more often right" if several else "alone right"
-    head = ("size", "problems", "A", "B", "B less A, points", "tokens, B over A", f"A {word}", f"B {word}")
+    head = (
+        "size",
+        "problems",
+        "A",
+        "B",
+        "B less A, points",
+        "tokens, B over A",
+        f"A {word}",
+        f"B {word}",
+    )
     rows = []
     for r in sizes:
         ratio = "–"
         if r["ratio"] is not None:
-            low, high = ("?" if r[e] is None else f"{r[e]:.2f}" for e in ("ratio_low", "ratio_high"))
-            ratio = f"× {r['ratio']:.2f} [{low}, {high}]" + (" extrapolated" if r["extrapolated"] else "")
+            low, high = (
+                "?" if r[e] is None else f"{r[e]:.2f}" for e in ("ratio_low", "ratio_high")
+            )
+            ratio = f"× {r['ratio']:.2f} [{low}, {high}]" + (
+                " extrapolated" if r["extrapolated"] else ""
+            )
         apart = [_points(r[f"difference{end}"]) for end in ("", "_low", "_high")]
         difference = apart[0]
         if r["problems"] >= FEWEST_PAIRS:
@@ -284,7 +352,11 @@ def _sizes(sizes: Records, show: str, several: bool) -> str:
             )
         )
     table = columns([head, *rows], numbers=8)
-    return f"{table}\nto see those attempts: {show}" if any(r["only_a"] + r["only_b"] for r in sizes) else table
+    return (
+        f"{table}\nto see those attempts: {show}"
+        if any(r["only_a"] + r["only_b"] for r in sizes)
+        else table
+    )
 
 
 def _points(fraction: float) -> str:

@@ -1,4 +1,7 @@
-"""What the shell completes: studies, kinds, plugins and files. Nothing is imported, so that a key press costs 0.1 s."""
+"""What the shell completes: studies, kinds, plugins and files.
+
+Nothing is imported, so that a key press costs 0.1 s.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,15 @@ def _files(incomplete: str, ending: str) -> list[CompletionItem]:
         entries = sorted(Path(folder).iterdir())
     except OSError:
         return []
-    shown = [entry for entry in entries if entry.name.startswith(part) and (part or not entry.name.startswith("."))]
+    shown = [
+        entry
+        for entry in entries
+        if entry.name.startswith(part) and (part or not entry.name.startswith("."))
+    ]
     folders = [f"{folder}{entry.name}/" for entry in shown if incomplete and entry.is_dir()]
-    files = [f"{folder}{entry.name}" for entry in shown if entry.suffix == ending and entry.is_file()]
+    files = [
+        f"{folder}{entry.name}" for entry in shown if entry.suffix == ending and entry.is_file()
+    ]
     return [CompletionItem(name) for name in (*folders, *files)]
 
 
@@ -67,7 +76,9 @@ def rewards(_: click.Context, __: click.Parameter, incomplete: str) -> list[Comp
     return [*_starting(incomplete, plugins.names("rewards")), *_files(incomplete, ".py")]
 
 
-def plugins_and_studies(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def plugins_and_studies(
+    ctx: click.Context, _: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
     """For `show`: a name or a kind, then a name of that kind."""
     return _named(ctx.params.get("words"), incomplete, "studies")
 
@@ -77,7 +88,9 @@ def plugins_alone(ctx: click.Context, _: click.Parameter, incomplete: str) -> li
     return _named(ctx.params.get("words"), incomplete, "plugins")
 
 
-def _named(words: tuple[str, ...] | None, incomplete: str, also: Literal["studies", "plugins"]) -> list[CompletionItem]:
+def _named(
+    words: tuple[str, ...] | None, incomplete: str, also: Literal["studies", "plugins"]
+) -> list[CompletionItem]:
     from ponder.core import plugins
     from ponder.study.study import built_in
 
@@ -87,7 +100,16 @@ def _named(words: tuple[str, ...] | None, incomplete: str, also: Literal["studie
     if words:
         kind = plugins.kind_of(words[0])
         return _starting(incomplete, listed.get(kind, {})) if kind else []
-    singular = {("study" if kind == "studies" else plugins.KINDS[kind].singular): "a kind" for kind in listed}
+    singular = {
+        ("study" if kind == "studies" else plugins.KINDS[kind].singular): "a kind"
+        for kind in listed
+    }
     names = {name: about for kind in reversed(listed) for name, about in listed[kind].items()}
-    files = [*_files(incomplete, ".py"), *(_files(incomplete, ".toml") if also == "studies" else [])]
-    return [*_starting(incomplete, singular | names), *{item.value: item for item in files}.values()]
+    files = [
+        *_files(incomplete, ".py"),
+        *(_files(incomplete, ".toml") if also == "studies" else []),
+    ]
+    return [
+        *_starting(incomplete, singular | names),
+        *{item.value: item for item in files}.values(),
+    ]

@@ -1,7 +1,7 @@
 """What `ponder show` prints about a plugin or a study.
 
-A plugin's settings are its dataclass fields; the comment beside a field is its documentation. Fields that Ponder sets
-itself, whose type no TOML value has, are not listed.
+A plugin's settings are its dataclass fields; the comment beside a field is its documentation.
+Fields that Ponder sets itself, whose type no TOML value has, are not listed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from ponder.core import EnvVar, Plugin, Prices, Task, UserError, plugins
 from ponder.core.settings import assign, build, toml
 from ponder.study.study import BUILT_IN, StudySpec, built_in
 
-NAMES = {Path: "path", EnvVar: '"$NAME"', Prices: "table"}  # types that have another name in a study than in Python
+# types that have another name in a study than in Python
+NAMES = {Path: "path", EnvVar: '"$NAME"', Prices: "table"}
 
 
 def named(words: Sequence[str], verb: str) -> tuple[str, str]:
     """The kind ("" if it isn't given) and name in `NAME`, `KIND NAME` or `KIND/NAME`."""
     if len(words) > 2:
         raise UserError(
-            f"expected a name, or a kind and a name, not {len(words)} words", hint=f"ponder {verb} policy oracle"
+            f"expected a name, or a kind and a name, not {len(words)} words",
+            hint=f"ponder {verb} policy oracle",
         )
     word, name = words if len(words) == 2 else words[0].rpartition("/")[::2]
     if len(words) == 1 and (name.endswith((".py", ".toml")) or not word):
@@ -60,26 +62,40 @@ def anything(
     if issubclass(plugin, Task):
         return data | _problem(name, plugin, size, seed, settings)
     if size is not None or settings:
-        raise UserError(f"{data['kind']} `{name}` has no problems to show", hint="--size and --set are for tasks")
+        raise UserError(
+            f"{data['kind']} `{name}` has no problems to show",
+            hint="--size and --set are for tasks",
+        )
     return data
 
 
 def _is_study(name: str, size: int | None, settings: Sequence[str]) -> bool:
-    """Whether a name without a kind means a study. If a task has that name too, options that only tasks have decide."""
+    """Whether a name without a kind means a study.
+
+    If a task has that name too, options that only tasks have decide.
+    """
     if name not in built_in() or name not in plugins.names("tasks"):
         return name in built_in() or name.endswith(".toml")
     keys = {f.name for f in dataclasses.fields(StudySpec)}
-    return size is None and all(re.split(r"\W", setting, maxsplit=1)[0] in keys for setting in settings)
+    return size is None and all(
+        re.split(r"\W", setting, maxsplit=1)[0] in keys for setting in settings
+    )
 
 
 def others(name: str) -> list[str]:
     """The plugins that share a built-in study's name, each with the command that shows it."""
     kinds = [kind for kind in plugins.KINDS if name in built_in() and name in plugins.names(kind)]
-    return [f"{plugins.KINDS[kind].noun} {name}: ponder show {plugins.KINDS[kind].singular} {name}" for kind in kinds]
+    return [
+        f"{plugins.KINDS[kind].noun} {name}: ponder show {plugins.KINDS[kind].singular} {name}"
+        for kind in kinds
+    ]
 
 
 def find(kind: str, name: str, studies: Sequence[str] = ()) -> tuple[str, type[Any]]:
-    """The kind and class of a plugin, by its name or its file. `studies` are names to suggest as well."""
+    """The kind and class of a plugin, by its name or its file.
+
+    `studies` are names to suggest as well.
+    """
     if name.endswith(".py"):
         return (kind, plugins.load(kind, name, Path())) if kind else _kind_of_file(name)
     kinds = [k for k in plugins.KINDS if name in plugins.names(k) and kind in ("", k)]
@@ -93,7 +109,11 @@ def find(kind: str, name: str, studies: Sequence[str] = ()) -> tuple[str, type[A
         raise plugins.unknown(renamed or kind, name)
     known = {*studies, *(n for k in plugins.KINDS for n in plugins.names(k))}
     close = plugins.closest(name, known)
-    hint = f"did you mean `{close}`?" if close else "ponder list shows them all; a file is given as ./mine.py"
+    hint = (
+        f"did you mean `{close}`?"
+        if close
+        else "ponder list shows them all; a file is given as ./mine.py"
+    )
     raise UserError(f"there is no plugin{' or study' if studies else ''} `{name}`", hint=hint)
 
 
@@ -114,29 +134,41 @@ def _kind_of_file(name: str) -> tuple[str, type[Any]]:
 def schema(cls: type[Any]) -> list[dict[str, str]]:
     """A dataclass's keys in a study: name, type, default, and what each is for."""
     hints, about = get_type_hints(cls), _comments(cls)
-    own = sorted(dataclasses.fields(cls), key=lambda f: f.name not in vars(cls).get("__annotations__", {}))
+    own = sorted(
+        dataclasses.fields(cls), key=lambda f: f.name not in vars(cls).get("__annotations__", {})
+    )
     return [
-        {"key": f.name, "type": _type_name(hints[f.name]), "default": _default(f), "about": about.get(f.name, "")}
+        {
+            "key": f.name,
+            "type": _type_name(hints[f.name]),
+            "default": _default(f),
+            "about": about.get(f.name, ""),
+        }
         for f in own  # before those that it inherits
         if f.init and _in_toml(hints[f.name])
     ]
 
 
 def _comments(cls: type[Any]) -> dict[str, str]:
-    """The comment beside each field, in the class or in the nearest base class that declares the field."""
-    found: dict[str, str] = {}
+    """Return each field's comment, above or beside it, from the nearest class that declares it."""
+    about: dict[str, str] = {}
     for base in reversed([base for base in cls.__mro__ if dataclasses.is_dataclass(base)]):
         source = textwrap.dedent(inspect.getsource(base))
-        beside = comments(source)
+        lines = source.splitlines()
+        by_line = comments(source)
         definition = ast.parse(source).body[0]
         assert isinstance(definition, ast.ClassDef)
         for node in definition.body:
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)  # several if the value is wrapped
-                text = " ".join(beside[line] for line in lines if line in beside)
-                if text:
-                    found[node.target.id] = text
-    return found
+            if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+                continue
+            first = node.lineno
+            while lines[first - 2].lstrip().startswith("# "):
+                first -= 1
+            last = node.end_lineno or node.lineno  # later than the first if the value is wrapped
+            text = " ".join(by_line[i] for i in range(first, last + 1) if i in by_line)
+            if text:
+                about[node.target.id] = text
+    return about
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
@@ -144,9 +176,14 @@ def _default(field: dataclasses.Field[Any]) -> str:
     value = field.default if factory is dataclasses.MISSING else factory()
     if value is dataclasses.MISSING:
         return "required"
-    if isinstance(value, Path) and value.is_relative_to(plugins.HERE):  # where it is on this machine helps nobody
+    # where it is on this machine helps nobody
+    if isinstance(value, Path) and value.is_relative_to(plugins.HERE):
         return "in the package"
-    return "not set" if value is None or value == "" else textwrap.shorten(toml(value), 40, placeholder=" …")
+    return (
+        "not set"
+        if value is None or value == ""
+        else textwrap.shorten(toml(value), 40, placeholder=" …")
+    )
 
 
 def _in_toml(hint: Any, inside: bool = False) -> bool:
@@ -154,7 +191,11 @@ def _in_toml(hint: Any, inside: bool = False) -> bool:
     if get_origin(hint) is Literal or hint in (Ellipsis, NoneType):
         return True
     if arguments := get_args(hint):
-        return all(_in_toml(a, inside) for a in arguments) or get_origin(hint) in (dict, Mapping, Sequence)
+        return all(_in_toml(a, inside) for a in arguments) or get_origin(hint) in (
+            dict,
+            Mapping,
+            Sequence,
+        )
     if isinstance(hint, type) and issubclass(hint, Plugin):
         return not inside
     if dataclasses.is_dataclass(hint):
@@ -164,9 +205,13 @@ def _in_toml(hint: Any, inside: bool = False) -> bool:
 
 def _type_name(hint: Any) -> str:
     """A type as one would say what to write in a study."""
-    origin, arguments = get_origin(hint), [a for a in get_args(hint) if a not in (NoneType, Ellipsis)]
+    origin, arguments = (
+        get_origin(hint),
+        [a for a in get_args(hint) if a not in (NoneType, Ellipsis)],
+    )
     if origin is Literal:
-        return " | ".join(toml(choice) for choice in arguments if choice != "")  # "" is the default: not set
+        # "" is the default: not set
+        return " | ".join(toml(choice) for choice in arguments if choice != "")
     if origin in (list, tuple, Sequence) and arguments:
         return f"list of {_type_name(arguments[0])}s"
     if origin in (dict, Mapping):
@@ -179,7 +224,9 @@ def _type_name(hint: Any) -> str:
     return NAMES.get(hint) or str(hint.__name__)
 
 
-def _problem(name: str, plugin: type[Task], size: int | None, seed: int, settings: Sequence[str]) -> dict[str, Any]:
+def _problem(
+    name: str, plugin: type[Task], size: int | None, seed: int, settings: Sequence[str]
+) -> dict[str, Any]:
     table: dict[str, Any] = {"name": name, **plugin.example}
     content = {"task": [table]}
     for setting in settings:
@@ -205,11 +252,17 @@ def text(data: Mapping[str, Any]) -> str:
         return study_text(data)
     parts = [f"{data['kind']} {data['name']}", data["about"] or ""]
     if data["settings"]:
-        rows = [(f"  {row['key']}", row["type"], row["default"], row["about"]) for row in data["settings"]]
+        rows = [
+            (f"  {row['key']}", row["type"], row["default"], row["about"])
+            for row in data["settings"]
+        ]
         parts.append(columns([("settings", "type", "default", ""), *rows]))
     if "turns" in data:
         sizes = ", ".join(map(str, data["sizes"]))
-        parts += [f"sizes, if a study names none: {sizes}", f"problem {data['problem']} (size {data['size']})"]
+        parts += [
+            f"sizes, if a study names none: {sizes}",
+            f"problem {data['problem']} (size {data['size']})",
+        ]
         prompt = "\n\n".join(part for part in (data["system"], *data["turns"]) if part)
         parts += [f"prompt\n------\n{prompt}", f"a right answer\n--------------\n{data['answer']}"]
     return "\n\n".join(part.strip("\n") for part in parts if part)
@@ -223,8 +276,15 @@ def study_file(name: str) -> str:
 
 def study_text(study: Mapping[str, Any]) -> str:
     """A resolved study as TOML: its own keys first, then its tables."""
-    own = {key: value for key, value in study.items() if key != "name" and not isinstance(value, list | tuple)}
-    lines = [f"# {study['name']}", *(_line(key, value) for key, value in own.items() if value not in (None, ""))]
+    own = {
+        key: value
+        for key, value in study.items()
+        if key != "name" and not isinstance(value, list | tuple)
+    }
+    lines = [
+        f"# {study['name']}",
+        *(_line(key, value) for key, value in own.items() if value not in (None, "")),
+    ]
     for key, rows in study.items():
         for row in rows if isinstance(rows, list | tuple) else ():
             lines += ["", f"[[{key}]]", *(_line(*setting) for setting in row.items())]

@@ -1,4 +1,6 @@
-"""The attempts at problems that only one of two models got right, as `ponder compare --disagree` shows them."""
+"""The attempts at problems that only one of two models got right, as `ponder compare --disagree`
+shows them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def disagreements(
     found = []
     for task, sides in tasks.items():
         rates = [_rates(part, size) for part in sides]
-        differing = [p for p in sorted(rates[0].keys() & rates[1].keys()) if rates[0][p] != rates[1][p]]
+        differing = [
+            p for p in sorted(rates[0].keys() & rates[1].keys()) if rates[0][p] != rates[1][p]
+        ]
         texts = [_attempts(model, task, size, set(differing)) for model in (first, second)]
         for problem in differing:
             record: dict[str, Any] = {"task": task, "size": size, "problem": problem}
@@ -29,7 +33,11 @@ def disagreements(
             found.append(record | {"a": texts[0][problem], "b": texts[1][problem]})
     if not found and not any(o.size == size for part in tasks.values() for o in part[0]):
         sizes = sorted({o.size for part in tasks.values() for o in part[0]})
-        raise UserError(f"no problem has size {size}", where="--disagree", hint=f"sizes: {', '.join(map(str, sizes))}")
+        raise UserError(
+            f"no problem has size {size}",
+            where="--disagree",
+            hint=f"sizes: {', '.join(map(str, sizes))}",
+        )
     return found
 
 
@@ -41,7 +49,9 @@ def _rates(outcomes: list[Outcome], size: int) -> dict[str, float]:
     return {problem: sum(right) / len(right) for problem, right in answers.items()}
 
 
-def _attempts(model: Model, task: str, size: int, problems: set[str]) -> dict[str, list[dict[str, Any]]]:
+def _attempts(
+    model: Model, task: str, size: int, problems: set[str]
+) -> dict[str, list[dict[str, Any]]]:
     from ponder.store.store import Store
 
     texts: dict[str, list[dict[str, Any]]] = {problem: [] for problem in problems}
@@ -71,15 +81,22 @@ def _text(attempt: Attempt, model: str) -> dict[str, Any]:
 
 
 def disagreements_text(found: list[dict[str, Any]], size: int) -> str:
-    parts = [f"{count(len(found), 'problem')} of size {size} on which one is right more often than the other"]
+    parts = [
+        f"{count(len(found), 'problem')} of size {size} on which one is right more often than the other"
+    ]
     for record in found:
         first = record["a"][0] if record["a"] else record["b"][0]
-        lines = [f"{record['task']}, problem {record['problem']}: {record['right']} is right", _cut(first["question"])]
+        lines = [
+            f"{record['task']}, problem {record['problem']}: {record['right']} is right",
+            _cut(first["question"]),
+        ]
         for side in "ab":
             for one in record[side]:
                 why = f": {one['why']}" if one["why"] else ""
                 tokens = f"{one['thinking_tokens'] + one['answer_tokens']:,} tokens"
-                lines.append(f"{side.upper()} {one['model']}, {one['ended']}{why}, {tokens}\n{_cut(one['answer'])}")
+                lines.append(
+                    f"{side.upper()} {one['model']}, {one['ended']}{why}, {tokens}\n{_cut(one['answer'])}"
+                )
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 

@@ -12,15 +12,28 @@ from ponder.core.text import count
 
 @click.command("import")
 @click.argument("logs", metavar="LOG…", type=FILE, nargs=-1, required=True)
-@click.option("--store", default=STORE, show_default=True, type=FILE, help="The file that holds attempts.")
+@click.option(
+    "--store", default=STORE, show_default=True, type=FILE, help="The file that holds attempts."
+)
 @click.option("-o", "--out", type=FILE, help="The study file to write.  [default: TASK.toml]")
 @click.option(
-    "--scorer", default="", metavar="NAME", help="The scorer that says what is right.  [default: the log's first]"
+    "--scorer",
+    default="",
+    metavar="NAME",
+    help="The scorer that says what is right.  [default: the log's first]",
 )
 @click.option(
-    "--right", type=float, metavar="SCORE", help="The lowest score of a right attempt.  [default: 1, the highest]"
+    "--right",
+    type=float,
+    metavar="SCORE",
+    help="The lowest score of a right attempt.  [default: 1, the highest]",
 )
-@click.option("--size", default="", metavar="KEY", help="What in a sample's metadata is its size.  [default: nothing]")
+@click.option(
+    "--size",
+    default="",
+    metavar="KEY",
+    help="What in a sample's metadata is its size.  [default: nothing]",
+)
 @JSON
 def import_(
     logs: tuple[Path, ...],
@@ -33,10 +46,10 @@ def import_(
 ) -> None:
     """Read logs of Inspect or lm-eval into a store and a study.
 
-    LOG is an .eval or .json file of Inspect, a samples_*.jsonl file of lm-eval, or a folder with such files. Then
-    `ponder report`, `compare`, `view` and `export` work on the study. Give all logs of an evaluation at once: models
-    are compared on the same problems, and several runs of one model are its samples. Importing a log again changes
-    nothing.
+    LOG is an .eval or .json file of Inspect, a samples_*.jsonl file of lm-eval, or a folder with
+    such files. Then `ponder report`, `compare`, `view` and `export` work on the study. Give all
+    logs of an evaluation at once: models are compared on the same problems, and several runs of one
+    model are its samples. Importing a log again changes nothing.
     """
     from ponder.results.interop.importing import import_logs
 

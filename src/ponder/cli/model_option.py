@@ -13,7 +13,9 @@ from ponder.core import UserError
 if TYPE_CHECKING:
     from ponder.results.study import Study
 
-EXAMPLE = "--model 'endpoint id=NAME url=http://127.0.0.1:8000/v1'; ponder list models has other kinds"
+EXAMPLE = (
+    "--model 'endpoint id=NAME url=http://127.0.0.1:8000/v1'; ponder list models has other kinds"
+)
 MODEL = click.option(
     "--model",
     "models",
@@ -24,13 +26,18 @@ MODEL = click.option(
 
 
 def model_table(text: str) -> dict[str, Any]:
-    """The `[[model]]` that an option means. It is split as a shell would, and values are read as `--set` reads them."""
+    """The `[[model]]` that an option means.
+
+    It is split as a shell would, and values are read as `--set` reads them.
+    """
     from ponder.core.settings import Typed, assign
 
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise UserError(f"`{text}` can't be split into words: {error}", where="--model", hint=EXAMPLE) from None
+        raise UserError(
+            f"`{text}` can't be split into words: {error}", where="--model", hint=EXAMPLE
+        ) from None
     if not words or "=" in words[0]:
         raise UserError("the first word must be a kind of model", where="--model", hint=EXAMPLE)
     table: dict[str, Any] = {"name": Typed(words[0])}

@@ -39,9 +39,15 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 FILE = click.Path(path_type=Path)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-JSON_LINES = click.option("--json", "as_json", is_flag=True, help="Print each progress report as a line of JSON.")
+JSON_LINES = click.option(
+    "--json", "as_json", is_flag=True, help="Print each progress report as a line of JSON."
+)
 _store_option = partial(
-    click.option, "--store", default=STORE, show_default=True, type=click.Path(path_type=Path, dir_okay=False)
+    click.option,
+    "--store",
+    default=STORE,
+    show_default=True,
+    type=click.Path(path_type=Path, dir_okay=False),
 )
 STORE_FILE = _store_option(help="The file that holds attempts.")
 SPENT_IN = _store_option(help="The store that counts what the study spends, if it has a cap.")
@@ -53,7 +59,11 @@ SET_STUDY = click.option(
     help="Override keys of the study for this command, such as model.id=qwq samples=8. May be repeated.",
 )
 JOBS = click.option(
-    "--jobs", type=click.IntRange(1), default=1, metavar="N", help="Make up to N models at once, in N processes."
+    "--jobs",
+    type=click.IntRange(1),
+    default=1,
+    metavar="N",
+    help="Make up to N models at once, in N processes.",
 )
 RAY = click.option(
     "--ray",
@@ -107,7 +117,9 @@ def command(
     models: Sequence[str] = (),
     arguments: Sequence[str] = (),
 ) -> str:
-    """A command for a hint, with the options that were given, so that it is about the same study and store."""
+    """A command for a hint, with the options that were given, so that it is about the same study
+    and store.
+    """
     where = [] if store is None or str(store) == STORE else ["--store", str(store)]
     given = [word for model in models for word in ("--model", model)]
     given += [word for setting in settings for word in ("--set", setting)]
@@ -117,7 +129,9 @@ def command(
 def named_columns(named: Sequence[str]) -> dict[str, str]:
     """`--column thinking=cot` as a table."""
     if wrong := next((word for word in named if not all(word.partition("="))), None):
-        raise UserError(f"`{wrong}` doesn't name a column", where="--column", hint="--column thinking=cot")
+        raise UserError(
+            f"`{wrong}` doesn't name a column", where="--column", hint="--column thinking=cot"
+        )
     return dict((word.split("=", 1)) for word in named)
 
 
@@ -128,9 +142,13 @@ def plugin_settings(of: str) -> Callable[[Verb], Verb]:
 
 
 class Verbs(click.Group):
-    """Commands in the order in which they were added. A user's mistake is printed without a traceback: exit code 2."""
+    """Commands in the order in which they were added.
 
-    gone: Mapping[str, str] = {}  # verbs of earlier versions and what replaces each; … stands for the words after it
+    A user's mistake is printed without a traceback: exit code 2.
+    """
+
+    # verbs of earlier versions and what replaces each; … stands for the words after it
+    gone: Mapping[str, str] = {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 click's signature
         return list(self.commands)
@@ -170,7 +188,9 @@ class Verbs(click.Group):
                 tell(mistake.in_terminal())
                 ctx.exit(2)
             if not hasattr(error, "__notes__"):  # a group inside a group has added it
-                error.add_note(f"This is a bug in Ponder {__version__} or in a plugin; please report the lines above.")
+                error.add_note(
+                    f"This is a bug in Ponder {__version__} or in a plugin; please report the lines above."
+                )
             raise
 
 
@@ -189,7 +209,9 @@ def _each_set(words: Iterable[str]) -> Iterator[str]:
 
 
 def _mistake(error: Exception) -> UserError | None:
-    """What the user can do about an exception from deep inside: install a package, or name another file."""
+    """What the user can do about an exception from deep inside: install a package, or name another
+    file.
+    """
     if isinstance(error, ModuleNotFoundError) and not (error.name or "ponder").startswith("ponder"):
         from ponder.core.plugins import not_installed
 
@@ -211,7 +233,9 @@ def _drop_output() -> None:
 
 
 def _about_what_was_given(error: UserError, given: Mapping[str, Any]) -> UserError:
-    """An error about a value from `--set` names the option, not the file; a command in a hint has the options given."""
+    """An error about a value from `--set` names the option, not the file; a command in a hint has
+    the options given.
+    """
     settings: Sequence[str] = given.get("settings", ())
     models: Sequence[str] = given.get("models", ()) if "study" in given else ()
     where = error.where
@@ -223,7 +247,9 @@ def _about_what_was_given(error: UserError, given: Mapping[str, Any]) -> UserErr
 
         def with_options(found: re.Match[str]) -> str:
             verb = found[1]
-            return command(verb, given["study"], settings, store if verb in WITH_STORE else None, models)
+            return command(
+                verb, given["study"], settings, store if verb in WITH_STORE else None, models
+            )
 
         hint = re.sub(r'\bset file = "([^"]+)"', r"use --set task.file=\1", hint)
         hint = re.sub(r"ponder (\w+) STUDY", with_options, hint)
@@ -250,7 +276,9 @@ def _option_of(place: Location, settings: Sequence[str], models: Sequence[str]) 
 
 
 def _leads_to(path: str, parts: Sequence[str | int]) -> bool:
-    """Return whether the path of a `--set` is that of a place; a table without an index stands for all of that name."""
+    """Return whether the path of a `--set` is that of a place; a table without an index stands for
+    all of that name.
+    """
     left = list(parts)
     for step in path.split("."):
         key, *indices = re.findall(r"\w+", step)
@@ -278,12 +306,16 @@ def say(data: Any, as_json: bool, text: Callable[[], str]) -> None:
 
 def columns(rows: Sequence[Sequence[Any]], *, numbers: int = 0) -> str:
     """Rows in aligned columns, the last `numbers` of them aligned to the right."""
-    cells = [["–" if c is None else f"{c:,}" if isinstance(c, int) else printable(str(c)) for c in row] for row in rows]
+    cells = [
+        ["–" if c is None else f"{c:,}" if isinstance(c, int) else printable(str(c)) for c in row]
+        for row in rows
+    ]
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     first_number = len(widths) - numbers
     return "\n".join(
         "  ".join(
-            c.rjust(w) if i >= first_number else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+            c.rjust(w) if i >= first_number else c.ljust(w)
+            for i, (c, w) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in cells
     )
@@ -311,7 +343,8 @@ def _show(tally: Tally, report: Progress) -> None:
 
 
 def watch(reports: Iterable[Progress], *, as_json: bool = False) -> bool:
-    """Do long work to its end: a line of progress on stderr, or with `as_json` every report on stdout.
+    """Do long work to its end: a line of progress on stderr, or with `as_json` every report on
+    stdout.
 
     Returns whether there was anything to do.
     """
@@ -320,7 +353,8 @@ def watch(reports: Iterable[Progress], *, as_json: bool = False) -> bool:
 
     with resumable():
         waiting = iter(reports)
-        if (first := next(waiting, None)) is None:  # a mistake in the input shows before there is a line of progress
+        # a mistake in the input shows before there is a line of progress
+        if (first := next(waiting, None)) is None:
             return False
         tally = Tally()
         with progress.shown(tally):

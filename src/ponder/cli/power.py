@@ -13,7 +13,13 @@ from ponder.cli.options import columns
 from ponder.core import UserError
 from ponder.core.text import count
 from ponder.run.progress import short
-from ponder.stats.power import Components, guessed, power_of, problems_for_margin, problems_for_width
+from ponder.stats.power import (
+    Components,
+    guessed,
+    power_of,
+    problems_for_margin,
+    problems_for_width,
+)
 
 if TYPE_CHECKING:
     from ponder.core import Outcome
@@ -59,7 +65,8 @@ class Need:
     samples: int
     seeds: int
     most: int | None  # problems that a fixed set has
-    tokens: tuple[float, float] | None  # of one attempt, prompts included: models without training seeds, and with
+    # of one attempt, prompts included: models without training seeds, and with
+    tokens: tuple[float, float] | None
     cost: tuple[float, float] | None
     needed: float  # problems, with the study's samples and seeds
     reached: str  # what the study as it is would show
@@ -70,7 +77,10 @@ def needs(study: Study, path: Path, goal: Goal, guess: dict[str, float] | None) 
     variants = {cell.variant_key: cell.label.variant for cell in study.cells}
     keys = list(variants)
     if goal.width is None and len(keys) < 2:
-        raise UserError("a margin needs two models", hint="--width 0.1 plans the interval of one model's accuracy")
+        raise UserError(
+            "a margin needs two models",
+            hint="--width 0.1 plans the interval of one model's accuracy",
+        )
     outcomes = [] if guess is not None else _stored(study, path)
     found = []
     for task_key, task in {cell.task_key: cell.label.task for cell in study.cells}.items():
@@ -80,19 +90,28 @@ def needs(study: Study, path: Path, goal: Goal, guess: dict[str, float] | None) 
                 cells[cell.variant_key].append(cell)
         for key in keys if goal.width is not None else keys[1:]:
             pair = [key] if goal.width is not None else [keys[0], key]
-            if not all(cells[one] for one in pair) or any(cell.quota.search for one in pair for cell in cells[one]):
+            if not all(cells[one] for one in pair) or any(
+                cell.quota.search for one in pair for cell in cells[one]
+            ):
                 continue
-            own = [[o for o in outcomes if (o.cell.variant_key, o.cell.task_key) == (one, task_key)] for one in pair]
+            own = [
+                [o for o in outcomes if (o.cell.variant_key, o.cell.task_key) == (one, task_key)]
+                for one in pair
+            ]
             found.append(_need(variants[key], task, [cells[one] for one in pair], own, goal, guess))
     if not found:
-        raise UserError("there is nothing to plan: a search decides itself how many attempts it makes")
+        raise UserError(
+            "there is nothing to plan: a search decides itself how many attempts it makes"
+        )
     return found
 
 
 def _stored(study: Study, path: Path) -> list[Outcome]:
     from ponder.store.store import Store
 
-    hint = "--guess accuracy=0.7 plans without; `ponder plan STUDY --probe 20` asks 20 per cell first"
+    hint = (
+        "--guess accuracy=0.7 plans without; `ponder plan STUDY --probe 20` asks 20 per cell first"
+    )
     if not path.is_file():
         raise UserError(f"there is no store {path} to plan from", hint=hint)
     with Store(path) as store:
@@ -120,7 +139,10 @@ def _need(
     prices = [own[0].model.prices for own in cells]
     guess_tokens = guess.get("tokens") if guess else None
     tokens = [_mean_tokens(part) if part else guess_tokens for part in outcomes]
-    cost = [_mean_cost(p, part) if part and p else None for p, part in zip(prices, outcomes, strict=True)]
+    cost = [
+        _mean_cost(p, part) if part and p else None
+        for p, part in zip(prices, outcomes, strict=True)
+    ]
     return Need(
         model=label,
         task=task,
@@ -143,7 +165,10 @@ def _parted(amounts: Sequence[float | None], trained: Sequence[bool]) -> tuple[f
     known = [amount for amount in amounts if amount is not None]
     if len(known) < len(amounts):
         return None
-    plain, seeded = (math.fsum(n for n, t in zip(known, trained, strict=True) if t is which) for which in (False, True))
+    plain, seeded = (
+        math.fsum(n for n, t in zip(known, trained, strict=True) if t is which)
+        for which in (False, True)
+    )
     return plain, seeded
 
 
@@ -166,7 +191,8 @@ def _components(
     if len(data.variants) < len(cells) or data.problems < 2:
         what = f"`{label}` has too few answers to plan from" + (f" on {task}" if task else "")
         raise UserError(
-            what, hint="`ponder plan STUDY --probe 20` asks 20 per cell first; --guess accuracy=0.7 plans without"
+            what,
+            hint="`ponder plan STUDY --probe 20` asks 20 per cell first; --guess accuracy=0.7 plans without",
         )
     found = of_one(data.variants[0]) if len(cells) == 1 else of_two(*data.variants)
     attempts = sum(len(v.correct) for v in data.variants)
@@ -174,12 +200,20 @@ def _components(
 
 
 def _asked(cell: StudyCell) -> int:
-    return cell.quota.problems if cell.task.fixed() is None and cell.quota.problems else sum(1 for _ in cell.asked())
+    return (
+        cell.quota.problems
+        if cell.task.fixed() is None and cell.quota.problems
+        else sum(1 for _ in cell.asked())
+    )
 
 
 def _available(cell: StudyCell) -> int | None:
     """How many problems a fixed set has; None: any number can be made."""
-    return None if cell.task.fixed() is None else sum(1 for _ in cell.task.problems(cell.size, cell.seed))
+    return (
+        None
+        if cell.task.fixed() is None
+        else sum(1 for _ in cell.task.problems(cell.size, cell.seed))
+    )
 
 
 def _mean_tokens(outcomes: Sequence[Outcome]) -> float:
@@ -189,7 +223,10 @@ def _mean_tokens(outcomes: Sequence[Outcome]) -> float:
 def _mean_cost(prices: Any, outcomes: Sequence[Outcome]) -> float:
     from ponder.core import Bill
 
-    bills = (Bill(o.prompt_tokens, o.thinking_tokens, o.answer_tokens, cached_tokens=o.cached_tokens) for o in outcomes)
+    bills = (
+        Bill(o.prompt_tokens, o.thinking_tokens, o.answer_tokens, cached_tokens=o.cached_tokens)
+        for o in outcomes
+    )
     return math.fsum(map(prices.cost, bills)) / len(outcomes)
 
 
@@ -201,7 +238,9 @@ def read_guess(text: str) -> dict[str, float]:
     for part in text.split(","):
         key, _, value = (word.strip() for word in part.partition("="))
         if key not in GUESSES:
-            raise UserError(f"there is no guess `{key}`", where="--guess", hint=nearest(key, GUESSES))
+            raise UserError(
+                f"there is no guess `{key}`", where="--guess", hint=nearest(key, GUESSES)
+            )
         try:
             guess[key] = float(value)
         except ValueError:
@@ -209,7 +248,8 @@ def read_guess(text: str) -> dict[str, float]:
         if not 0 <= guess[key] <= (1e9 if key == "tokens" else 1):
             raise UserError(f"{key} is a fraction from 0 to 1, not {value}", where="--guess")
     accuracy = guess.get("accuracy", 0.5)
-    most = 2 * min(accuracy, 1 - accuracy)  # one model is right, the other wrong: each in half of these problems
+    # one model is right, the other wrong: each in half of these problems
+    most = 2 * min(accuracy, 1 - accuracy)
     if guess.get("discordant", 0) > most + 1e-9:
         what = f"models with an accuracy of {accuracy:g} can't disagree on more than {most:g} of the problems"
         raise UserError(what, where="--guess discordant")
@@ -217,11 +257,17 @@ def read_guess(text: str) -> dict[str, float]:
 
 
 def design_rows(need: Need, goal: Goal) -> list[dict[str, Any]]:
-    """Samples against problems, at the same precision; a range if stored attempts can't tell between from within."""
+    """Samples against problems, at the same precision; a range if stored attempts can't tell
+    between from within.
+    """
     rows, seeds = [], enough_seeds(need, goal)
     for samples in SAMPLES:
         most = goal.problems(need.components, samples, seeds)
-        least = most if need.components.separate else goal.problems(need.components.all_within, samples, seeds)
+        least = (
+            most
+            if need.components.separate
+            else goal.problems(need.components.all_within, samples, seeds)
+        )
         problems = [None if math.isinf(n) else int(n) for n in (least, most)]
         attempts = None if problems[1] is None else problems[1] * samples
         rows.append(
@@ -238,13 +284,24 @@ def design_rows(need: Need, goal: Goal) -> list[dict[str, Any]]:
 
 
 def _in_all(amounts: tuple[float, float] | None, attempts: int | None, seeds: int) -> float | None:
-    return None if amounts is None or attempts is None else attempts * (amounts[0] + seeds * amounts[1])
+    return (
+        None
+        if amounts is None or attempts is None
+        else attempts * (amounts[0] + seeds * amounts[1])
+    )
 
 
 def enough_seeds(need: Need, goal: Goal) -> int:
     """The study's training seeds, or if they are too few, the fewest that are enough."""
-    tried = [need.seeds, *(seeds for seeds in SEEDS if seeds > need.seeds)] if need.components.trained else [1]
-    return next((s for s in tried if math.isfinite(goal.problems(need.components, need.samples, s))), need.seeds)
+    tried = (
+        [need.seeds, *(seeds for seeds in SEEDS if seeds > need.seeds)]
+        if need.components.trained
+        else [1]
+    )
+    return next(
+        (s for s in tried if math.isfinite(goal.problems(need.components, need.samples, s))),
+        need.seeds,
+    )
 
 
 def power_json(found: Sequence[Need], goal: Goal) -> dict[str, Any]:
@@ -274,11 +331,30 @@ def power_text(found: Sequence[Need], goal: Goal, study: Study) -> str:
         "it is as good: n = 7.85 · Var(d) / δ², and more where training seeds vary"
     )
     several = len({need.task for need in found}) > 1
-    head = ("model", *(("task",) if several else ()), "from", "variance", "between", "within", "seeds' sd")
+    head = (
+        "model",
+        *(("task",) if several else ()),
+        "from",
+        "variance",
+        "between",
+        "within",
+        "seeds' sd",
+    )
     rows = [_line(need, several) for need in found]
-    table = columns([(*head, "problems", "samples", "this study", "problems needed"), *rows], numbers=8)
-    hardest = max(found, key=lambda need: (need.needed, goal.problems(need.components, need.samples, SEEDS[-1])))
-    parts = [f"wanted: {wanted}", table, _designs(hardest, goal), _seeds(hardest, goal), _advice(hardest, goal)]
+    table = columns(
+        [(*head, "problems", "samples", "this study", "problems needed"), *rows], numbers=8
+    )
+    hardest = max(
+        found,
+        key=lambda need: (need.needed, goal.problems(need.components, need.samples, SEEDS[-1])),
+    )
+    parts = [
+        f"wanted: {wanted}",
+        table,
+        _designs(hardest, goal),
+        _seeds(hardest, goal),
+        _advice(hardest, goal),
+    ]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -291,27 +367,54 @@ def _line(need: Need, several: bool) -> tuple[Any, ...]:
     parts = (f"{c.between:.3f}", f"{c.within + c.within_trained:.3f}") if c.separate else ("?", "?")
     spread = f"{100 * math.sqrt(c.seeds / max(1, c.trained)):.1f} points" if c.trained else "–"
     named = (need.model, *((need.task,) if several else ()), need.basis)
-    return (*named, f"{c.total:.3f}", *parts, spread, need.problems, need.samples, need.reached, _number(need.needed))
+    return (
+        *named,
+        f"{c.total:.3f}",
+        *parts,
+        spread,
+        need.problems,
+        need.samples,
+        need.reached,
+        _number(need.needed),
+    )
 
 
 def _designs(need: Need, goal: Goal) -> str:
     rows = design_rows(need, goal)
     each = " of each model" if goal.width is None else ""
-    head = ["samples", "problems", f"attempts{each}" + (" and seed" if need.components.trained else "")]
+    head = [
+        "samples",
+        "problems",
+        f"attempts{each}" + (" and seed" if need.components.trained else ""),
+    ]
     if not need.components.separate:
         head[-1] += ", at most"
-    head += ["tokens in all"] * (need.tokens is not None) + ["cost in all"] * (need.cost is not None)
+    head += ["tokens in all"] * (need.tokens is not None) + ["cost in all"] * (
+        need.cost is not None
+    )
     lines: list[Sequence[Any]] = []
     for row in rows:
         low, high = _number(row["problems_low"]), _number(row["problems"])
-        line: list[Any] = [row["samples"], high if low == high else f"{low} to {high}", row["attempts"]]
-        line += [None if row["tokens"] is None else short(round(row["tokens"]))] * (need.tokens is not None)
+        line: list[Any] = [
+            row["samples"],
+            high if low == high else f"{low} to {high}",
+            row["attempts"],
+        ]
+        line += [None if row["tokens"] is None else short(round(row["tokens"]))] * (
+            need.tokens is not None
+        )
         line += [None if row["cost"] is None else f"{row['cost']:.2f}"] * (need.cost is not None)
         lines.append(line)
     told = f"for {need.model}: samples against problems, at the same precision"
-    told += f", with {count(enough_seeds(need, goal), 'training seed')}" if need.components.trained else ""
+    told += (
+        f", with {count(enough_seeds(need, goal), 'training seed')}"
+        if need.components.trained
+        else ""
+    )
     if not need.components.separate:
-        told += " (one sample per problem is stored, which can't tell how much a second one would add)"
+        told += (
+            " (one sample per problem is stored, which can't tell how much a second one would add)"
+        )
     return f"{told}\n{columns([head, *lines], numbers=len(head))}"
 
 
@@ -349,7 +452,10 @@ def _advice(need: Need, goal: Goal) -> str:
 def _fixed(need: Need, goal: Goal) -> str:
     assert need.most is not None
     for samples in (1, 2, 4, 8, 16, 32, 64):
-        if samples > need.samples and goal.problems(need.components, samples, need.seeds) <= need.most:
+        if (
+            samples > need.samples
+            and goal.problems(need.components, samples, need.seeds) <= need.most
+        ):
             return f"the set has {need.most:,} problems, so set samples = {samples}"
     if not need.components.separate:
         return (

@@ -19,15 +19,29 @@ from ponder.store.store import Store
 def plan_json(plan: Plan) -> dict[str, Any]:
     def record(forecast: Forecast) -> dict[str, Any]:
         data = dataclasses.asdict(forecast) | {"to_run": forecast.to_run}
-        ranges = {key: value._asdict() for key in ("tokens", "cost", "duration") if (value := getattr(forecast, key))}
+        ranges = {
+            key: value._asdict()
+            for key in ("tokens", "cost", "duration")
+            if (value := getattr(forecast, key))
+        }
         return data | ranges
 
     spent = plan.spent._asdict()
     lines = [record(forecast) for forecast in plan.forecasts]
     most = making_at_most(plan)
-    making = plan.making and most and {"calls": plan.making.calls, "tokens": most.tokens, "cost": most.cost}
+    making = (
+        plan.making
+        and most
+        and {"calls": plan.making.calls, "tokens": most.tokens, "cost": most.cost}
+    )
     told = {"total": record(plan.total), "currency": plan.currency, "spent": spent}
-    return {"forecasts": lines, **told, "making": making, "trainings": plan.trainings, "stop": plan.stop}
+    return {
+        "forecasts": lines,
+        **told,
+        "making": making,
+        "trainings": plan.trainings,
+        "stop": plan.stop,
+    }
 
 
 def plan_text(plan: Plan, study: Study, probe: str) -> str:
@@ -61,21 +75,33 @@ def plan_text(plan: Plan, study: Study, probe: str) -> str:
     if plan.trainings:
         notes.append(f"making: methods first train {count(plan.trainings, 'model')}")
     if plan.making is None:
-        notes.append("making: methods first draw samples to train on, whose number of tokens has no limit")
+        notes.append(
+            "making: methods first draw samples to train on, whose number of tokens has no limit"
+        )
     elif plan.making.calls:
         most = making_at_most(plan) or Money()
         cost = f" and {money_text(most.cost)} {plan.currency}" if most.cost else ""
         calls, tokens = short(plan.making.calls), f"{short(most.tokens)} tokens{cost}"
-        counted = ", which the caps count" if study.max_tokens is not None or study.max_cost is not None else ""
-        notes.append(f"making: methods first draw samples to train on: {calls} calls, at most {tokens}{counted}")
+        counted = (
+            ", which the caps count"
+            if study.max_tokens is not None or study.max_cost is not None
+            else ""
+        )
+        notes.append(
+            f"making: methods first draw samples to train on: {calls} calls, at most {tokens}{counted}"
+        )
     endless = sorted({cell.label.model for cell in study.cells if cell.turn_limit(0, None) is None})
     if endless:
         names = ", ".join(f"`{name}`" for name in endless)
         notes.append(
             f"at most: unknown, because nothing limits a reply of {names}; give its [[model]] a `budget`, in tokens"
         )
-    if plan.total.tokens.expected is None and not all(line.basis == "the search decides" for line in plan.forecasts):
-        notes.append(f"expected: unknown before anything is asked; `{probe}` asks 2 per cell and keeps them")
+    if plan.total.tokens.expected is None and not all(
+        line.basis == "the search decides" for line in plan.forecasts
+    ):
+        notes.append(
+            f"expected: unknown before anything is asked; `{probe}` asks 2 per cell and keeps them"
+        )
     return "\n".join([columns([heads, *rows], numbers=len(heads) - 3), *notes])
 
 
@@ -85,7 +111,11 @@ def making_at_most(plan: Plan) -> Money | None:
 
 
 def _at_most(total: Forecast) -> str:
-    return f"at most {count(total.attempts, 'attempt')}, likely fewer" if total.to_run else "nothing more to ask"
+    return (
+        f"at most {count(total.attempts, 'attempt')}, likely fewer"
+        if total.to_run
+        else "nothing more to ask"
+    )
 
 
 def adaptive_json(study: Study, path: Path) -> dict[str, Any]:
@@ -99,7 +129,11 @@ def adaptive_json(study: Study, path: Path) -> dict[str, Any]:
         "decisions": [dataclasses.asdict(decision) for decision in found],
         "attempts": sum(decision.attempts for decision in found),
         "full_plan": sum(decision.at_most for decision in found),
-        "saved": {"attempts": left.to_run, "tokens": left.tokens.expected, "cost": left.cost and left.cost.expected},
+        "saved": {
+            "attempts": left.to_run,
+            "tokens": left.tokens.expected,
+            "cost": left.cost and left.cost.expected,
+        },
     }
 
 
@@ -123,11 +157,19 @@ def _caps(plan: Plan, study: Study) -> list[str]:
     making = making_at_most(plan) or Money()
     if study.max_tokens is not None:
         ends = _ends(study.max_tokens - plan.spent.tokens, plan.total.tokens, making.tokens)
-        earlier = f", of which earlier runs spent {short(plan.spent.tokens)}" if plan.spent.tokens else ""
+        earlier = (
+            f", of which earlier runs spent {short(plan.spent.tokens)}" if plan.spent.tokens else ""
+        )
         notes.append(f"max_tokens: {short(study.max_tokens)}{earlier}; {ends}")
     if study.max_cost is not None:
-        ends = _ends(study.max_cost - plan.spent.cost, plan.total.cost or Range(0, 0, 0), making.cost)
-        earlier = f", of which earlier runs spent {money_text(plan.spent.cost)}" if plan.spent.cost else ""
+        ends = _ends(
+            study.max_cost - plan.spent.cost, plan.total.cost or Range(0, 0, 0), making.cost
+        )
+        earlier = (
+            f", of which earlier runs spent {money_text(plan.spent.cost)}"
+            if plan.spent.cost
+            else ""
+        )
         notes.append(f"max_cost: {money_text(study.max_cost)} {plan.currency}{earlier}; {ends}")
     return notes
 

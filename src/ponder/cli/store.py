@@ -10,7 +10,9 @@ import click
 from ponder.cli.options import FILE, JSON, STORE, Verbs, say
 
 SHOWN = 20  # damages, unless --json asks for all
-NEW = click.option("-o", "--out", type=FILE, required=True, help="The new store. It must not exist yet.")
+NEW = click.option(
+    "-o", "--out", type=FILE, required=True, help="The new store. It must not exist yet."
+)
 
 
 @click.group(cls=Verbs)
@@ -24,12 +26,16 @@ def store() -> None:
 def check(path: Path, as_json: bool) -> None:
     """Verify STORE: its file, its texts, and that nothing is missing.
 
-    Every row is compared with the digest that was stored with it. Exits with code 1 if anything is damaged.
+    Every row is compared with the digest that was stored with it. Exits with code 1 if anything is
+    damaged.
     """
     from ponder.store.file import DamagedStore
     from ponder.store.maintenance import Scan
 
-    counts, undigested = dict.fromkeys(("cell", "problem", "attempt", "turn", "failed", "open"), 0), 0
+    counts, undigested = (
+        dict.fromkeys(("cell", "problem", "attempt", "turn", "failed", "open"), 0),
+        0,
+    )
     try:
         with Scan(path) as scan:
             damage = scan.damage + scan.integrity()
@@ -44,10 +50,16 @@ def check(path: Path, as_json: bool) -> None:
 
 
 def _checked(path: Path, counts: dict[str, int], undigested: int, damage: list[str]) -> str:
-    attempts = f"{counts['attempt']:,} attempts ({counts['failed']:,} failed, {counts['open']:,} open)"
-    lines = [f"{path}: {counts['cell']:,} cells, {counts['problem']:,} problems, {attempts}, {counts['turn']:,} turns"]
+    attempts = (
+        f"{counts['attempt']:,} attempts ({counts['failed']:,} failed, {counts['open']:,} open)"
+    )
+    lines = [
+        f"{path}: {counts['cell']:,} cells, {counts['problem']:,} problems, {attempts}, {counts['turn']:,} turns"
+    ]
     if undigested:
-        lines.append(f"{undigested:,} rows were written by an older version without a digest: they can be read")
+        lines.append(
+            f"{undigested:,} rows were written by an older version without a digest: they can be read"
+        )
     lines += _shortened(damage) or ["whole"]
     return "\n".join(lines)
 
@@ -64,13 +76,18 @@ def _shortened(damage: list[str]) -> list[str]:
 def repair(path: Path, out: Path, as_json: bool) -> None:
     """Copy what is whole in a damaged STORE into a new file.
 
-    Rows that have changed since they were written are left out. STORE is not changed. Attempts that can't be saved
-    are asked again by the next run.
+    Rows that have changed since they were written are left out. STORE is not changed. Attempts that
+    can't be saved are asked again by the next run.
     """
     from ponder.store.maintenance import repair as repaired
 
     copied = repaired(path, out)
-    data = {"store": str(out), "saved": copied.attempts, "lost": copied.lost, "lost_by_cell": copied.lost_by_cell}
+    data = {
+        "store": str(out),
+        "saved": copied.attempts,
+        "lost": copied.lost,
+        "lost_by_cell": copied.lost_by_cell,
+    }
 
     def text() -> str:
         lines = [f"{out}: {copied.attempts:,} attempts saved, {copied.lost:,} lost"]
@@ -88,10 +105,14 @@ def repair(path: Path, out: Path, as_json: bool) -> None:
 def merge(paths: tuple[Path, ...], out: Path, as_json: bool) -> None:
     """Join several stores into a new one.
 
-    Where two of them hold the same attempt, a finished one wins over one that failed or was interrupted; if both are
-    finished, the first wins. The stores given are not changed.
+    Where two of them hold the same attempt, a finished one wins over one that failed or was
+    interrupted; if both are finished, the first wins. The stores given are not changed.
     """
     from ponder.store.maintenance import merge as merged
 
     copied = merged(paths, out)
-    say({"store": str(out), "attempts": copied.attempts}, as_json, lambda: f"{out}: {copied.attempts:,} attempts")
+    say(
+        {"store": str(out), "attempts": copied.attempts},
+        as_json,
+        lambda: f"{out}: {copied.attempts:,} attempts",
+    )

@@ -42,9 +42,21 @@ FRACTION = click.FloatRange(0, 1, min_open=True, max_open=True)
     metavar="N",
     help="First make N attempts per cell, and plan from what they took. They are kept in the store.",
 )
-@click.option("--power", is_flag=True, help="Show how many problems, samples and seeds an answer needs, and stop.")
-@click.option("--margin", type=FRACTION, help="With --power: the loss of accuracy that is tolerable.  [default: 0.03]")
-@click.option("--width", type=FRACTION, help="With --power: how wide the interval of an accuracy may be, end to end.")
+@click.option(
+    "--power",
+    is_flag=True,
+    help="Show how many problems, samples and seeds an answer needs, and stop.",
+)
+@click.option(
+    "--margin",
+    type=FRACTION,
+    help="With --power: the loss of accuracy that is tolerable.  [default: 0.03]",
+)
+@click.option(
+    "--width",
+    type=FRACTION,
+    help="With --power: how wide the interval of an accuracy may be, end to end.",
+)
 @click.option(
     "--guess",
     metavar="KEY=VALUE,…",
@@ -64,10 +76,10 @@ def plan(
 ) -> None:
     """Show how many attempts STUDY makes, and what they will take.
 
-    Nothing is asked and nothing is spent, unless --probe says so. `at most` counts every call at its whole budget;
-    `expected` comes from stored attempts. With --power it shows instead how many problems, samples and training seeds
-    it takes to show that a model is not worse than the study's first by more than --margin, or to know an accuracy
-    within --width.
+    Nothing is asked and nothing is spent, unless --probe says so. `at most` counts every call at
+    its whole budget; `expected` comes from stored attempts. With --power it shows instead how many
+    problems, samples and training seeds it takes to show that a model is not worse than the study's
+    first by more than --margin, or to know an accuracy within --width.
     """
     from ponder.cli.spending import plan_json, plan_text
     from ponder.run.plan import plan as planned
@@ -94,7 +106,12 @@ def plan(
 
 
 def _plan_power(
-    study: Study, store: Path, as_json: bool, margin: float | None, width: float | None, guess: str | None
+    study: Study,
+    store: Path,
+    as_json: bool,
+    margin: float | None,
+    width: float | None,
+    guess: str | None,
 ) -> None:
     from ponder.cli.power import Goal, needs, power_json, power_text, read_guess
 
@@ -119,7 +136,10 @@ def run_in_terminal(
     release_lost: bool = False,
     warn: bool = True,
 ) -> Tally:
-    """Run a study with a line of progress. After a signal, exit with 128 plus its number, as a shell expects."""
+    """Run a study with a line of progress.
+
+    After a signal, exit with 128 plus its number, as a shell expects.
+    """
     import asyncio
 
     from ponder.run.interrupt import GRACE, Stop
@@ -129,7 +149,9 @@ def run_in_terminal(
         with stop.on_signals():
             await session.run(stop)
 
-    opened = open_session(study, store, tell, cells=cells, jobs=jobs, ray=ray, release_lost=release_lost, warn=warn)
+    opened = open_session(
+        study, store, tell, cells=cells, jobs=jobs, ray=ray, release_lost=release_lost, warn=warn
+    )
     with resumable(), opened as session:
         stop = Stop(GRACE if grace is None else grace, session.write_progress)
         asyncio.run(run_until_signal(session, stop))
@@ -169,15 +191,20 @@ def run(
 ) -> None:
     """Make the attempts of STUDY that the store doesn't hold yet.
 
-    If interrupted, run it again to resume. Failed attempts (the endpoint gave no answer) are retried by the next run.
+    If interrupted, run it again to resume. Failed attempts (the endpoint gave no answer) are
+    retried by the next run.
     """
     from ponder.cli.spending import adaptive_json, adaptive_text
     from ponder.run.summary import summary
 
     loaded = load(study, settings, models)
-    tally = run_in_terminal(loaded, store, grace=grace, jobs=jobs, ray=ray, release_lost=release_lost)
+    tally = run_in_terminal(
+        loaded, store, grace=grace, jobs=jobs, ray=ray, release_lost=release_lost
+    )
     data = tally.summary()
-    lines = [f"{count(tally.done, 'attempt')} made; {tally.stored_before:,} were already in {store}"]
+    lines = [
+        f"{count(tally.done, 'attempt')} made; {tally.stored_before:,} were already in {store}"
+    ]
     if loaded.stop:
         data["adaptive"] = adaptive_json(loaded, store)
         lines.append(adaptive_text(data["adaptive"], tally.currency))
@@ -185,14 +212,18 @@ def run(
     if troubles := summary(tally):
         tell(troubles)
     if tally.failed:
-        tell(f"{count(tally.failed, 'attempt')} failed and left out; run the same command again to retry")
+        tell(
+            f"{count(tally.failed, 'attempt')} failed and left out; run the same command again to retry"
+        )
         raise click.exceptions.Exit(1)
     tell(f"next: {command('report', study, settings, store, models)}")
 
 
 @click.command()
 @study_options
-def regrade(study: str, store: Path, settings: tuple[str, ...], models: tuple[str, ...], as_json: bool) -> None:
+def regrade(
+    study: str, store: Path, settings: tuple[str, ...], models: tuple[str, ...], as_json: bool
+) -> None:
     """Grade the stored answers of STUDY again, after a grader changed.
 
     No model is called.
@@ -248,7 +279,11 @@ def report(
         need(track, f"--track {track}")  # better known before minutes of drawing
     files, covered = write_report(results, out or Path("reports") / results.study.name, megabytes)
     shown = [str(f) for f in files if f.suffix == ".png" or f == files[0]]
-    data = {"files": [str(f) for f in files], "complete": covered.complete, **dataclasses.asdict(covered)}
+    data = {
+        "files": [str(f) for f in files],
+        "complete": covered.complete,
+        **dataclasses.asdict(covered),
+    }
     say(data, as_json, lambda: "\n".join(shown))
     _tell_missing(results.study, covered, command("run", study, settings, store, models))
     if track:  # at the end: a server may take long, or not answer
@@ -302,9 +337,9 @@ def export(
 ) -> None:
     """Write the attempts of STUDY, or its problems, to a file.
 
-    An Inspect log has room for one model: of several models, each has a file of its own. verifiers and trl get
-    problems instead of attempts, and need no store: `test` has those that the study asks, `train` has others. Replies
-    are graded by the study's own tasks.
+    An Inspect log has room for one model: of several models, each has a file of its own. verifiers
+    and trl get problems instead of attempts, and need no store: `test` has those that the study
+    asks, `train` has others. Replies are graded by the study's own tasks.
     """
     from ponder.results.export import STDOUT, write
     from ponder.results.interop.environment import export as export_problems
@@ -318,14 +353,18 @@ def export(
     if form == "verifiers" or form == "trl":  # noqa: PLR1714 so that mypy knows
         files, rows = export_problems(loaded, form, out, number)
         if not any(file.stem == "train" and file.stat().st_size for file in files):
-            tell("there are no training problems: a fixed set has none but those in a [[train]] of the study")
+            tell(
+                "there are no training problems: a fixed set has none but those in a [[train]] of the study"
+            )
     else:
         results = loaded.results(store)
         files, rows = write(results, form, out)
         with Store(store) as opened:
             missing, _ = counts(results.study.cells, opened)
         if missing:  # perhaps: a small task may have fewer problems than the study asks for
-            _tell_missing(results.study, results.coverage(), command("run", study, settings, store, models))
+            _tell_missing(
+                results.study, results.coverage(), command("run", study, settings, store, models)
+            )
     if out == STDOUT:
         return
     data = {"file": str(files[0]), "files": [str(file) for file in files], "rows": rows}

@@ -48,7 +48,9 @@ HEAD, TAIL = 60, 30  # characters of a text that --show prints
 @SPLIT
 @COLUMNS
 @BAD_LINES
-@click.option("--show", type=click.IntRange(1), help="Show how the first traces are read, and score nothing.")
+@click.option(
+    "--show", type=click.IntRange(1), help="Show how the first traces are read, and score nothing."
+)
 @click.option("-o", "--out", type=FILE, help="The file to write.  [default: NAME.scored.jsonl]")
 @JSON
 def score(
@@ -64,8 +66,9 @@ def score(
 ) -> None:
     """Score the steps of reasoning traces with a reward.
 
-    TRACES is a file (JSONL, JSON or Parquet), a folder of these, or a dataset on the hub: org/name[/config][:split]. If
-    interrupted, run it again to resume; traces that got no score are tried again.
+    TRACES is a file (JSONL, JSON or Parquet), a folder of these, or a dataset on the hub:
+    org/name[/config][:split]. If interrupted, run it again to resume; traces that got no score are
+    tried again.
     """
     from ponder.core.settings import assign, build
     from ponder.traces import read
@@ -76,11 +79,16 @@ def score(
         _show(source, show, by, as_json)
         return
     if name is None:
-        raise UserError("no reward is named", hint="--reward NAME (ponder list rewards); or --show 3 to look first")
+        raise UserError(
+            "no reward is named",
+            hint="--reward NAME (ponder list rewards); or --show 3 to look first",
+        )
     table: dict[str, Any] = {"name": name}
     for setting in settings:
         assign({"reward": [table]}, f"reward.{setting}")
-    out = out or Path(f"{traces.name.removesuffix('.gz').rsplit('.', 1)[0].replace(':', '-')}.scored.jsonl")
+    out = out or Path(
+        f"{traces.name.removesuffix('.gz').rsplit('.', 1)[0].replace(':', '-')}.scored.jsonl"
+    )
     scoring = Scoring(source, build("rewards", table, "--reward", Path()), out, by)
     watch(scoring)
     tell(scoring.table())
@@ -98,14 +106,24 @@ def _show(source: TraceFile, number: int, by: Any, as_json: bool) -> None:
 
 
 def _fields(reading: Understood, by: By) -> dict[str, Any]:
-    """Return each field of a trace as it was read, with the columns it came from and those that were not read."""
+    """Return each field of a trace as it was read, with the columns it came from and those that
+    were not read.
+    """
     from ponder.traces import steps
     from ponder.traces.trace import FIELDS
 
     split = steps(reading.trace, by)
-    fields = {name: value for name in FIELDS if (value := getattr(reading.trace, name)) not in (None, "")}
+    fields = {
+        name: value for name in FIELDS if (value := getattr(reading.trace, name)) not in (None, "")
+    }
     parts = {"thinking_steps": len(split.thinking), "answer_steps": len(split.answer)}
-    return {"format": reading.format, **fields, **parts, "columns": reading.columns, "not_read": reading.ignored}
+    return {
+        "format": reading.format,
+        **fields,
+        **parts,
+        "columns": reading.columns,
+        "not_read": reading.ignored,
+    }
 
 
 def _fields_text(number: int, shown: dict[str, Any]) -> str:
@@ -113,7 +131,11 @@ def _fields_text(number: int, shown: dict[str, Any]) -> str:
     from ponder.traces.trace import FIELDS
 
     rows = [("", "field", "read from", "")]
-    rows += [("", name, shown["columns"][name], _shortened(shown, name)) for name in FIELDS if name in shown["columns"]]
+    rows += [
+        ("", name, shown["columns"][name], _shortened(shown, name))
+        for name in FIELDS
+        if name in shown["columns"]
+    ]
     missing = [name for name in ("thinking", "answer", "gold") if name not in shown]
     lines = [f"trace {number}, read as {shown['format']}", columns(rows)]
     lines += [f"  it has no {' and no '.join(missing)}"] if missing else []
@@ -135,12 +157,26 @@ def _shortened(shown: dict[str, Any], name: str) -> str:
 @click.argument("scored", type=FILE)
 @click.option("--top", type=int, help="Keep at most this many traces.")
 @click.option("--threshold", type=float, help="Keep only traces that score at least this.")
-@click.option("--budget-tokens", type=int, help="Keep the first traces that together have at most this many tokens.")
+@click.option(
+    "--budget-tokens",
+    type=int,
+    help="Keep the first traces that together have at most this many tokens.",
+)
 @click.option("--per-topic", type=int, help="Keep at most this many traces per topic.")
-@click.option("--per-teacher", type=int, help="Keep at most this many traces per teacher, each ranked on its own.")
+@click.option(
+    "--per-teacher",
+    type=int,
+    help="Keep at most this many traces per teacher, each ranked on its own.",
+)
 @click.option("--teacher", default="", help="Keep only traces by this teacher model.")
-@click.option("--per-problem", is_flag=True, help="Keep one trace per problem, the first by --by; problems at random.")
-@click.option("--match-length", is_flag=True, help="Rank each trace among traces of similar length.")
+@click.option(
+    "--per-problem",
+    is_flag=True,
+    help="Keep one trace per problem, the first by --by; problems at random.",
+)
+@click.option(
+    "--match-length", is_flag=True, help="Rank each trace among traces of similar length."
+)
 @click.option(
     "--tolerance",
     type=float,
@@ -156,7 +192,11 @@ def _shortened(shown: dict[str, Any], name: str) -> str:
     help="Leave out questions that appear in this evaluation set. May be repeated.",
 )
 @click.option(
-    "--min-run", type=int, default=8, show_default=True, help="Shortest run of shared words that counts as overlap."
+    "--min-run",
+    type=int,
+    default=8,
+    show_default=True,
+    help="Shortest run of shared words that counts as overlap.",
 )
 @click.option(
     "--overlap",
@@ -167,7 +207,11 @@ def _shortened(shown: dict[str, Any], name: str) -> str:
 )
 @click.option("--keep-duplicates", is_flag=True, help="Keep near-duplicates too.")
 @click.option(
-    "--alike", type=float, default=0.8, show_default=True, help="Jaccard similarity from which traces are duplicates."
+    "--alike",
+    type=float,
+    default=0.8,
+    show_default=True,
+    help="Jaccard similarity from which traces are duplicates.",
 )
 @click.option(
     "--by",
@@ -176,15 +220,24 @@ def _shortened(shown: dict[str, Any], name: str) -> str:
     show_default=True,
     help="How to rank: by score, at random, by length, or not at all.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of a random ranking and of ties.")
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Seed of a random ranking and of ties."
+)
 @BAD_LINES
 @click.option("-o", "--out", type=FILE, help="The file to write.  [default: NAME.chosen.jsonl]")
 @JSON
-def select(scored: Path, without: tuple[str, ...], bad: Any, out: Path | None, as_json: bool, **settings: Any) -> None:
+def select(
+    scored: Path,
+    without: tuple[str, ...],
+    bad: Any,
+    out: Path | None,
+    as_json: bool,
+    **settings: Any,
+) -> None:
     """Select the traces that are worth training on.
 
-    SCORED is a JSONL file that `ponder score` wrote. The result has the best first, each with the reason why it was
-    kept; the counts of those left out, by reason, are printed.
+    SCORED is a JSONL file that `ponder score` wrote. The result has the best first, each with the
+    reason why it was kept; the counts of those left out, by reason, are printed.
     """
     from ponder.traces import read
     from ponder.traces.select_file import Selecting
@@ -193,7 +246,10 @@ def select(scored: Path, without: tuple[str, ...], bad: Any, out: Path | None, a
     if settings["by"] != "all" and not any(
         settings[limit] is not None and settings[limit] is not False for limit in LIMITS
     ):
-        raise UserError("nothing limits how many traces to keep", hint="--top 1000, --threshold 0.8, or --by all")
+        raise UserError(
+            "nothing limits how many traces to keep",
+            hint="--top 1000, --threshold 0.8, or --by all",
+        )
     studies = _studies(without)
     choice = Choice(without=tuple(name for name in without if name not in studies), **settings)
     out = out or Path(f"{scored.stem.removesuffix('.scored')}.chosen.jsonl")
@@ -209,11 +265,17 @@ def _studies(names: tuple[str, ...]) -> list[str]:
     from ponder.core import plugins
     from ponder.study.study import built_in
 
-    return [n for n in names if n.endswith(".toml") or (n in built_in() and n not in plugins.names("tasks"))]
+    return [
+        n
+        for n in names
+        if n.endswith(".toml") or (n in built_in() and n not in plugins.names("tasks"))
+    ]
 
 
 def _asked(studies: list[str]) -> Iterator[Problem]:
     """Every problem that these studies ask."""
     from ponder.results.study import Study
 
-    return (problem for name in studies for cell in Study.load(name).cells for problem in cell.asked())
+    return (
+        problem for name in studies for cell in Study.load(name).cells for problem in cell.asked()
+    )

@@ -1,4 +1,6 @@
-"""`ponder try`: ask a model a few problems of a task and see how its answers are read, without a study file."""
+"""`ponder try`: ask a model a few problems of a task and see how its answers are read, without a
+study file.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,15 @@ SHORT = ("id", "url", "key", "budget", "temperature")  # options that are keys o
 SHOWN = 40  # characters of an answer in the table
 ENDS, END = 5, 300  # replies whose end is shown, and its characters
 # A key with its value in the hint of an endpoint's error, as it stands in a study.
-KEY_VALUE = re.compile(r'\b(id|url|key|budget|budget_field|send_seed|stream|temperature) = ("[^"]*"|\w+)')
+KEY_VALUE = re.compile(
+    r'\b(id|url|key|budget|budget_field|send_seed|stream|temperature) = ("[^"]*"|\w+)'
+)
 WHERE = {"task[0].name": "TASK", "task[0].size": "--size", "problems": "-n", "samples": "--samples"}
 
 
-def _temperature(ctx: click.Context, param: click.Parameter, value: str | None) -> float | str | None:
+def _temperature(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> float | str | None:
     """Return a number of at least 0, or `default`."""
     if value is None or value == SERVERS_OWN:
         return value
@@ -48,9 +54,13 @@ def _temperature(ctx: click.Context, param: click.Parameter, value: str | None) 
 @click.command("try")
 @click.argument("task", shell_complete=complete.tasks)
 @click.option("--id", help="Name of the model on the server.")
-@click.option("--url", help="Endpoint to ask, without /chat/completions.  [default: http://127.0.0.1:8000/v1]")
+@click.option(
+    "--url", help="Endpoint to ask, without /chat/completions.  [default: http://127.0.0.1:8000/v1]"
+)
 @click.option("--key", metavar="NAME", help="Environment variable that holds the API key.")
-@click.option("--budget", type=click.IntRange(1), help=f"Completion tokens per answer.  [default: {BUDGET}]")
+@click.option(
+    "--budget", type=click.IntRange(1), help=f"Completion tokens per answer.  [default: {BUDGET}]"
+)
 @click.option(
     "--temperature",
     callback=_temperature,
@@ -64,11 +74,24 @@ def _temperature(ctx: click.Context, param: click.Parameter, value: str | None) 
     metavar="'KIND KEY=VALUE …'",
     help="Any model instead of --id and --url, such as 'transformers id=DIR'. May be repeated.",
 )
-@click.option("-n", "problems", type=click.IntRange(1), default=10, show_default=True, help="Number of problems.")
-@click.option("--samples", type=click.IntRange(1), default=1, show_default=True, help="Attempts per problem.")
+@click.option(
+    "-n",
+    "problems",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="Number of problems.",
+)
+@click.option(
+    "--samples", type=click.IntRange(1), default=1, show_default=True, help="Attempts per problem."
+)
 @click.option("--size", type=int, help="Size of the problems.  [default: the task's smallest]")
 @plugin_settings("task, such as file=math500.jsonl")
-@click.option("--max-tokens", type=click.IntRange(1), help="Cap on all tokens of this command, prompts included.")
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(1),
+    help="Cap on all tokens of this command, prompts included.",
+)
 @click.option(
     "--store",
     default=STORE,
@@ -91,21 +114,28 @@ def try_(
 ) -> None:
     """Ask a few problems of TASK, and show how each answer is read.
 
-    `ponder try math500 --id NAME -n 20` asks an endpoint; --model takes any other model. The attempts are stored: a
-    study that asks the same, such as `ponder run math500`, doesn't ask them again.
+    `ponder try math500 --id NAME -n 20` asks an endpoint; --model takes any other model. The
+    attempts are stored: a study that asks the same, such as `ponder run math500`, doesn't ask them
+    again.
     """
     from ponder.cli.study import run_in_terminal
     from ponder.run.summary import summary
     from ponder.store.store import Store
 
     given = {key: value for key in SHORT if (value := short[key]) is not None}
-    settings = tuple(setting.removeprefix("task.") for setting in settings)  # as `ponder run` wants them
+    # as `ponder run` wants them
+    settings = tuple(setting.removeprefix("task.") for setting in settings)
     with _where(given, models):
         tables = [model_table(model) for model in models] if models else [_endpoint(given)]
         if models and given:
             what = f"--{next(iter(given))} is for --id and --url; --model has its own keys"
             raise UserError(what, hint=EXAMPLE)
-        content: dict[str, Any] = {"model": tables, "problems": problems, "samples": samples, "cap_per": "run"}
+        content: dict[str, Any] = {
+            "model": tables,
+            "problems": problems,
+            "samples": samples,
+            "cap_per": "run",
+        }
         content |= {"max_tokens": max_tokens} if max_tokens else {}
         study = _study(task, content, size, settings)
         tally = run_in_terminal(study, store, warn=False)
@@ -116,7 +146,9 @@ def try_(
     if told := summary(tally):
         tell(told)
     if tally.failed:
-        tell(f"{count(tally.failed, 'attempt')} failed and left out; run the same command again to retry")
+        tell(
+            f"{count(tally.failed, 'attempt')} failed and left out; run the same command again to retry"
+        )
         raise click.exceptions.Exit(1)
     if next_run := _next(task, models, given, settings, store):
         tell(f"next: {next_run}")
@@ -124,13 +156,16 @@ def try_(
 
 def _endpoint(given: dict[str, Any]) -> dict[str, Any]:
     if "id" not in given:
-        raise UserError("which model? --id names it on the server", hint=f"--id NAME --url URL, or {EXAMPLE}")
+        raise UserError(
+            "which model? --id names it on the server", hint=f"--id NAME --url URL, or {EXAMPLE}"
+        )
     table = {"name": "endpoint", "budget": BUDGET, "temperature": TEMPERATURE, **given}
     if table["temperature"] == SERVERS_OWN:
         del table["temperature"]
     if "key" in given:
         name = given["key"].removeprefix("$")
-        if name not in os.environ:  # it isn't repeated: it may be the key itself, after the shell has filled it in
+        # it isn't repeated: it may be the key itself, after the shell has filled it in
+        if name not in os.environ:
             what = "--key is the name of an environment variable that holds the key, and there is none of that name"
             raise UserError(what, hint="export NAME=…, then --key NAME, without $")
         table["key"] = f"${name}"
@@ -144,7 +179,9 @@ def _study(task: str, content: dict[str, Any], size: int | None, settings: Seque
     from ponder.study.study import built_in
 
     if task in built_in() and task not in plugins.names("tasks"):
-        raise UserError(f"`{task}` is a study, not a task", hint=f"ponder run {task}, or ponder list tasks")
+        raise UserError(
+            f"`{task}` is a study, not a task", hint=f"ponder run {task}, or ponder list tasks"
+        )
     table: dict[str, Any] = {"name": Typed(task)}
     for setting in settings:
         assign({"task": [table]}, f"task.{setting}")
@@ -177,7 +214,9 @@ def _where(given: dict[str, Any], models: Sequence[str]) -> Iterator[None]:
                 where = f"--{key}" if key in given else ""
                 if models:
                     where = f"--model {key}" if key not in ("", "name") else "--model"
-        hint = re.sub(r"^ponder show (\w+)$", r"ponder show \1 has its keys; " + example, error.hint)
+        hint = re.sub(
+            r"^ponder show (\w+)$", r"ponder show \1 has its keys; " + example, error.hint
+        )
         hint = re.sub(r'\bset file = "([^"]+)"', r"use --set file=\1", hint)
         hint = _with_options(hint, given, models)
         raise UserError(error.what, where=where.removeprefix("try: "), hint=hint) from None
@@ -192,7 +231,9 @@ def _with_options(hint: str, given: dict[str, Any], models: Sequence[str]) -> st
             return f"--model 'endpoint … {key}={value}'"
         if key == "key":
             return f"--key {value.removeprefix('$')}"
-        return f"--{key} {value}" if key in SHORT else f"--model '{_model_text(given)} {key}={value}'"
+        return (
+            f"--{key} {value}" if key in SHORT else f"--model '{_model_text(given)} {key}={value}'"
+        )
 
     if not models:
         hint = hint.replace("leave out `temperature`", f"--temperature {SERVERS_OWN}")
@@ -203,7 +244,9 @@ def _model_text(given: dict[str, Any]) -> str:
     """Return the value of --model that means the same as the short options."""
     defaults = {"id": "NAME", "budget": BUDGET, "temperature": TEMPERATURE}
     table = {key: {**defaults, **given}[key] for key in SHORT if key in given or key in defaults}
-    return " ".join(["endpoint", *(word for word in _words(table) if word != f"temperature={SERVERS_OWN}")])
+    return " ".join(
+        ["endpoint", *(word for word in _words(table) if word != f"temperature={SERVERS_OWN}")]
+    )
 
 
 def _words(table: dict[str, Any]) -> list[str]:
@@ -215,11 +258,15 @@ def _words(table: dict[str, Any]) -> list[str]:
 
 
 def _attempts(cell: StudyCell, store: Store) -> Iterator[dict[str, Any]]:
-    """What became of each attempt: how it ended, what was read from it, and what would have been right."""
+    """What became of each attempt: how it ended, what was read from it, and what would have been
+    right.
+    """
     for done in store.attempts(cell):
         attempt, parsed = done.attempt, None
         if attempt.ended in ("right", "wrong"):
-            parsed = grade_turns(cell.task, attempt.problem, [c.answer for c in attempt.completions]).parsed
+            parsed = grade_turns(
+                cell.task, attempt.problem, [c.answer for c in attempt.completions]
+            ).parsed
         reply = attempt.completions[-1].answer if attempt.completions else ""
         yield {
             "model": cell.label.model,
@@ -243,7 +290,13 @@ def _total(cell: StudyCell, store: Store) -> dict[str, Any]:
     row = next(iter(by_size(arrays(outcomes, "output"))), None)
     ends = {key: getattr(row, key, 0) for key in ("unparsed", "truncated", "failed")}
     if row is None or not row.accuracy.attempts:
-        return {"model": cell.label.model, "task": cell.label.task, "attempts": 0, "problems": 0, **ends}
+        return {
+            "model": cell.label.model,
+            "task": cell.label.task,
+            "attempts": 0,
+            "problems": 0,
+            **ends,
+        }
     numbers = {"attempts": row.accuracy.attempts, "problems": row.accuracy.problems, **ends}
     estimates = {"pass_at_1": _ends(row.accuracy), "output_tokens": _ends(row.tokens)}
     return {"model": cell.label.model, "task": cell.label.task, **estimates, **numbers}
@@ -251,20 +304,26 @@ def _total(cell: StudyCell, store: Store) -> dict[str, Any]:
 
 def _ends(estimate: Estimate) -> list[float | None]:
     """Value, low and high; None for an open end."""
-    return [None if abs(e) == float("inf") else e for e in (estimate.value, estimate.low, estimate.high)]
+    return [
+        None if abs(e) == float("inf") else e for e in (estimate.value, estimate.low, estimate.high)
+    ]
 
 
 def _text(attempts: Sequence[dict[str, Any]], totals: Sequence[dict[str, Any]]) -> str:
     several = len(totals) > 1
     sampled = any(a["sample"] > 1 for a in attempts)
-    rows: list[tuple[Any, ...]] = [("problem", "result", "parsed answer", "right answer", "output tokens")]
+    rows: list[tuple[Any, ...]] = [
+        ("problem", "result", "parsed answer", "right answer", "output tokens")
+    ]
     rows += [(_named(a, several, sampled), a["result"], _short(a["parsed"]), _short(a["right"]), a["tokens"])
              for a in attempts]  # fmt: skip
     parts = [columns(rows, numbers=1)] if attempts else []
     unread = [a for a in attempts if a["result"] == "unparsed"]
     for a in unread[:ENDS]:
         end = textwrap.indent(printable(a["reply_end"].strip()) or "(an empty reply)", "    ")
-        parts.append(f"problem {_named(a, several, sampled)}, unparsed: {a['why']}. The reply ends:\n{end}")
+        parts.append(
+            f"problem {_named(a, several, sampled)}, unparsed: {a['why']}. The reply ends:\n{end}"
+        )
     if len(unread) > ENDS:
         parts.append(f"{len(unread) - ENDS} more unparsed: --json has the end of each reply")
     return "\n\n".join([*parts, "\n".join(map(_sentence, totals))])
@@ -276,13 +335,21 @@ def _named(attempt: dict[str, Any], several: bool, sampled: bool) -> str:
 
 
 def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else "–" if value is None else json.dumps(value, default=str)
+    text = (
+        value
+        if isinstance(value, str)
+        else "–"
+        if value is None
+        else json.dumps(value, default=str)
+    )
     line = " ".join(text.split())
     return line if len(line) <= SHOWN else f"{line[: SHOWN - 1]}…"
 
 
 def _sentence(total: dict[str, Any]) -> str:
-    ends = ", ".join(f"{total[key]:,} {key}" for key in ("unparsed", "truncated", "failed") if total[key])
+    ends = ", ".join(
+        f"{total[key]:,} {key}" for key in ("unparsed", "truncated", "failed") if total[key]
+    )
     named = f"{total['model']} on {total['task']}"
     if not total["attempts"]:
         return f"{named}: no answers" + (f" ({ends})" if ends else "")
@@ -295,7 +362,9 @@ def _sentence(total: dict[str, Any]) -> str:
     )
 
 
-def _next(task: str, models: Sequence[str], given: dict[str, Any], settings: Sequence[str], store: Path) -> str:
+def _next(
+    task: str, models: Sequence[str], given: dict[str, Any], settings: Sequence[str], store: Path
+) -> str:
     """The command that runs the whole benchmark, if it is one, with the same model."""
     from ponder.results.study import Study
     from ponder.study.study import built_in
@@ -303,7 +372,8 @@ def _next(task: str, models: Sequence[str], given: dict[str, Any], settings: Seq
     if task not in built_in() or Study.load(task).task != [{"name": task}]:
         return ""
     keys = [f"task.{setting}" for setting in settings]
-    if given.get("temperature") == SERVERS_OWN:  # the study's model has one, so it needs another model
+    # the study's model has one, so it needs another model
+    if given.get("temperature") == SERVERS_OWN:
         return command("run", task, keys, store, [_model_text(given)])
     keys += [f"model.{word}" for word in _words(given)]
     return command("run", task, keys, store, models)

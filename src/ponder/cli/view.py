@@ -14,7 +14,13 @@ from ponder.core import UserError
 @click.command()
 @click.argument("studies", metavar="[STUDY]…", nargs=-1, shell_complete=complete.studies)
 @click.option(
-    "--store", "stores", default=[STORE], show_default=STORE, multiple=True, type=FILE, help="A store. May be repeated."
+    "--store",
+    "stores",
+    default=[STORE],
+    show_default=STORE,
+    multiple=True,
+    type=FILE,
+    help="A store. May be repeated.",
 )
 @click.option(
     "--host",
@@ -22,13 +28,27 @@ from ponder.core import UserError
     show_default=True,
     help="The address to serve on. The page demands a token, which the printed address holds.",
 )
-@click.option("--port", default=7575, show_default=True, type=click.IntRange(0, 65535), help="0 takes any free one.")
-@click.option("--open/--no-open", "browse", default=True, show_default=True, help="Open the page in a browser.")
-def view(studies: tuple[str, ...], stores: tuple[Path, ...], host: str, port: int, browse: bool) -> None:
+@click.option(
+    "--port",
+    default=7575,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="0 takes any free one.",
+)
+@click.option(
+    "--open/--no-open",
+    "browse",
+    default=True,
+    show_default=True,
+    help="Open the page in a browser.",
+)
+def view(
+    studies: tuple[str, ...], stores: tuple[Path, ...], host: str, port: int, browse: bool
+) -> None:
     """Look at studies in a browser, from any dot to its transcript.
 
-    Every study of the stores is shown as it was last run; one named as STUDY as its file says now. Nothing is changed,
-    and a study may run meanwhile. Stop with Ctrl-C.
+    Every study of the stores is shown as it was last run; one named as STUDY as its file says now.
+    Nothing is changed, and a study may run meanwhile. Stop with Ctrl-C.
     """
     from contextlib import ExitStack
 

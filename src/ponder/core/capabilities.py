@@ -1,4 +1,5 @@
-"""What some plugins can do beside what their interface asks of all: small classes to inherit next to `Task` or `Model`.
+"""What some plugins can do beside what their interface asks of all: small classes to inherit next
+to `Task` or `Model`.
 
     class Execution(Task, Conversation, Drawable):
 
@@ -15,7 +16,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAl
 
 from ponder.core.contracts import Method, Model, Task, TrainingProblems
 from ponder.core.errors import UserError
-from ponder.core.nouns import Completion, Grade, Memory, Message, Problem, Progress, Request, Source, Spend
+from ponder.core.nouns import (
+    Completion,
+    Grade,
+    Memory,
+    Message,
+    Problem,
+    Progress,
+    Request,
+    Source,
+    Spend,
+)
 
 if TYPE_CHECKING:
     from ponder.core.drawing import Drawing
@@ -56,7 +67,9 @@ class ParsesAnswers(ABC):
 
 
 class ComparesAnswers(ABC):
-    """A task in which two parsed answers may be the same though they aren't equal, such as 0.5 and 1/2."""
+    """A task in which two parsed answers may be the same though they aren't equal, such as 0.5 and
+    1/2.
+    """
 
     @abstractmethod
     def same_answer(self, one: Any, other: Any) -> bool:
@@ -64,7 +77,9 @@ class ComparesAnswers(ABC):
 
 
 class SlowGrading:
-    """A task whose `grade` may take longer than a millisecond for a short answer: it is called in a thread."""
+    """A task whose `grade` may take longer than a millisecond for a short answer: it is called in a
+    thread.
+    """
 
 
 class Drawable:
@@ -85,7 +100,9 @@ class CheckedSteps(ABC):
     @classmethod
     @abstractmethod
     def sound_steps(cls, problem: Problem, steps: Sequence[str]) -> Sequence[bool] | None:
-        """Return for each step whether it and all before it are right; None if the text can't be checked."""
+        """Return for each step whether it and all before it are right; None if the text can't be
+        checked.
+        """
 
 
 class Addends(ABC):
@@ -93,7 +110,9 @@ class Addends(ABC):
 
     @abstractmethod
     def addends(self, problem: Problem, turn: int) -> Sequence[tuple[str, int]]:
-        """Return the terms of a turn's sum in order: how each number was obtained ("" if it is given), and it."""
+        """Return the terms of a turn's sum in order: how each number was obtained ("" if it is
+        given), and it.
+        """
 
 
 class WithWarning(ABC):
@@ -105,7 +124,9 @@ class WithWarning(ABC):
 
 
 class FromLog:
-    """A task or model whose attempts another program made: they are only in the store, with the grades of its log."""
+    """A task or model whose attempts another program made: they are only in the store, with the
+    grades of its log.
+    """
 
 
 class Sampled(ABC):
@@ -138,18 +159,23 @@ class WithWeights(ABC):
         """Return the same model with the weights in a folder."""
 
     def with_adapter(self, weights: Path, adapter: Path) -> Model | None:  # noqa: ARG002 for subclasses
-        """Return the same model with a LoRA adapter on the weights in a folder; None if it can't serve one unmerged."""
+        """Return the same model with a LoRA adapter on the weights in a folder; None if it can't
+        serve one unmerged.
+        """
         return None
 
     def made(self, task: Task) -> Mapping[str, float]:  # noqa: ARG002 for subclasses
-        """Return what making its weights for a task cost, and what was measured; empty if Ponder didn't make them.
+        """Return what making its weights for a task cost, and what was measured; empty if Ponder
+        didn't make them.
 
         The costs are `rollout_tokens`, `training_tokens` and `seconds` of CPU.
         """
         return {}
 
     def ships(self) -> bool:
-        """Return whether its weights come with Ponder, and with them what policies have learned for them."""
+        """Return whether its weights come with Ponder, and with them what policies have learned for
+        them.
+        """
         return False
 
     def gpus(self) -> float:
@@ -173,7 +199,9 @@ class Codec(Protocol):
         """Split thinking into its steps."""
 
     def sound(self, request: Request, steps: Sequence[str], style: str) -> list[bool]:
-        """Return for each step of the thinking whether it is right and follows from those before it."""
+        """Return for each step of the thinking whether it is right and follows from those before
+        it.
+        """
 
 
 class WithCodec(ABC):
@@ -202,8 +230,12 @@ class Prunable(ABC):
         """Return the same model with a KV cache that a policy prunes to a budget."""
 
     @abstractmethod
-    def fit_policy(self, policy: Policy, train_on: Sequence[TrainingProblems]) -> Iterator[Progress]:
-        """Train what an eviction policy needs to know about this model, unless that is already there."""
+    def fit_policy(
+        self, policy: Policy, train_on: Sequence[TrainingProblems]
+    ) -> Iterator[Progress]:
+        """Train what an eviction policy needs to know about this model, unless that is already
+        there.
+        """
 
     @abstractmethod
     def prompt_tokens(self, request: Request) -> int | None:
@@ -211,7 +243,10 @@ class Prunable(ABC):
 
 
 class Served:
-    """A model that a server answers for, which it may start itself. It tells a request of each call that it sends."""
+    """A model that a server answers for, which it may start itself.
+
+    It tells a request of each call that it sends.
+    """
 
     async def reach(self) -> None:
         """Raise `UserError` if the server can't answer. Called once, when a run opens it."""
@@ -221,7 +256,9 @@ class Served:
         yield from ()
 
     def kept_open(self) -> AbstractContextManager[None]:
-        """Keep running what `start` has started while the block runs, between one use of the model and the next."""
+        """Keep running what `start` has started while the block runs, between one use of the model
+        and the next.
+        """
         return nullcontext()
 
 
@@ -248,26 +285,35 @@ class Prepared(ABC):
 
     @abstractmethod
     def make(self, model: Model) -> Iterator[Progress]:
-        """Do what takes long before `apply`; yields progress. Does nothing if it is already done."""
+        """Do what takes long before `apply`; yields progress.
+
+        Does nothing if it is already done.
+        """
 
     def missing_outputs(self, model: Model) -> Collection[Path]:  # noqa: ARG002 for subclasses
-        """Return what `make` still has to write for this model, also files and folders that other methods need too.
+        """Return what `make` still has to write for this model, also files and folders that other
+        methods need too.
 
-        With `--jobs` or `--ray` they are made in other processes, and no two processes make the same one. A method that
-        doesn't say what it writes is made in the run's own process.
+        With `--jobs` or `--ray` they are made in other processes, and no two processes make the
+        same one. A method that doesn't say what it writes is made in the run's own process.
         """
         return ()
 
     def folder(self, model: Model) -> Path | None:  # noqa: ARG002 for subclasses
-        """Return where the weights or the reward made for this model are, or will be; None if it makes none."""
+        """Return where the weights or the reward made for this model are, or will be; None if it
+        makes none.
+        """
         return None
 
     def sampling_limits(self, model: Model) -> Mapping[Path, Limit]:  # noqa: ARG002 for subclasses
-        """Return the most that `make` will sample, by the file that keeps it, so that shared samples count once."""
+        """Return the most that `make` will sample, by the file that keeps it, so that shared
+        samples count once.
+        """
         return {}
 
     def samplers(self, model: Model) -> Sequence[Model]:  # noqa: ARG002 for subclasses
-        """Return the models that `make` still has to ask, such as teachers and judges: the study's caps count them.
+        """Return the models that `make` still has to ask, such as teachers and judges: the study's
+        caps count them.
 
         Whatever `make` asks, it asks through `ponder.core.metering.complete`.
         """
@@ -278,7 +324,9 @@ class Prepared(ABC):
         return self
 
     def training_seed(self) -> int | None:
-        """Return the seed of its training, by which alone variants may differ; None if it doesn't train."""
+        """Return the seed of its training, by which alone variants may differ; None if it doesn't
+        train.
+        """
         return None
 
 
@@ -294,7 +342,9 @@ Capability = TypeVar("Capability", Sampled, WithWeights, Prunable)
 
 
 def require(model: Model, capability: type[Capability]) -> Capability:
-    """Return the model if it has a capability; else raise the `UserError` that says what to use instead."""
+    """Return the model if it has a capability; else raise the `UserError` that says what to use
+    instead.
+    """
     if isinstance(model, capability):
         return model
     what, hint = capability.refusal
@@ -366,9 +416,11 @@ def same_answer(task: Task, one: Any, other: Any) -> bool:
 
 
 def equal_answers(task: Task, parsed: Sequence[Any]) -> list[int | None]:
-    """Return for each parsed answer the index of the first that is the same; None where there is no answer.
+    """Return for each parsed answer the index of the first that is the same; None where there is no
+    answer.
 
-    Samples with the same number vote together: while a run asks, and when stored attempts are counted.
+    Samples with the same number vote together: while a run asks, and when stored attempts are
+    counted.
     """
     distinct: list[int] = []  # indices of answers that differ from all before them
     firsts: list[int | None] = []
@@ -376,7 +428,9 @@ def equal_answers(task: Task, parsed: Sequence[Any]) -> list[int | None]:
         if answer is None:
             firsts.append(None)
             continue
-        first = next((other for other in distinct if same_answer(task, answer, parsed[other])), index)
+        first = next(
+            (other for other in distinct if same_answer(task, answer, parsed[other])), index
+        )
         if first == index:
             distinct.append(index)
         firsts.append(first)
@@ -384,7 +438,9 @@ def equal_answers(task: Task, parsed: Sequence[Any]) -> list[int | None]:
 
 
 def grades_slowly(task: Task, answers: Iterable[str]) -> bool:
-    """Return whether these answers should be graded in a thread, so that a run's other calls don't wait."""
+    """Return whether these answers should be graded in a thread, so that a run's other calls don't
+    wait.
+    """
     return isinstance(task, SlowGrading) or sum(map(len, answers)) > LONG_ANSWER
 
 

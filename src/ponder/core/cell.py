@@ -1,9 +1,11 @@
-"""Cells: a cell is one model with its methods, asked one task at one size. A study is a list of cells.
+"""Cells: a cell is one model with its methods, asked one task at one size. A study is a list of
+cells.
 
-A cell is identity only. It travels from the study file to the dot on the page: an attempt has its cell, a row of a
-figure's table has the cells that it was computed from, and a page links by them. The store finds a cell's attempts by
-its key. Whatever is in the key makes another cell when it changes, with attempts of its own; whatever is not in the
-key can change, and the stored attempts still count.
+A cell is identity only. It travels from the study file to the dot on the page: an attempt has its
+cell, a row of a figure's table has the cells that it was computed from, and a page links by them.
+The store finds a cell's attempts by its key. Whatever is in the key makes another cell when it
+changes, with attempts of its own; whatever is not in the key can change, and the stored attempts
+still count.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from ponder.core.keys import digest, seed_from
 from ponder.core.nouns import Ended, Memory, Problem, TurnLimit
 
 ENDINGS: tuple[Ended, ...] = get_args(Ended)
-ANSWERED: tuple[Ended, ...] = ("right", "wrong", "unparsed", "truncated")  # the endings that estimates count
+# the endings that estimates count
+ANSWERED: tuple[Ended, ...] = ("right", "wrong", "unparsed", "truncated")
 DEFAULT_MEMORY = Memory()
 SEED = "seed"  # the setting that `Prepared.training_seed` returns
 
@@ -37,7 +40,10 @@ class MethodUse(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One combination of task, size, model and methods. Two cells are equal if they have the same attempts."""
+    """One combination of task, size, model and methods.
+
+    Two cells are equal if they have the same attempts.
+    """
 
     task: Task
     size: int
@@ -59,8 +65,16 @@ class Cell:
 
     @cached_property
     def key(self) -> bytes:
-        """Key of the cell. With a problem's position and a sample's index it identifies an attempt."""
-        return digest(self.source.hex(), self.model.identity(), self._method_identities, *self._memory_identity)
+        """Key of the cell.
+
+        With a problem's position and a sample's index it identifies an attempt.
+        """
+        return digest(
+            self.source.hex(),
+            self.model.identity(),
+            self._method_identities,
+            *self._memory_identity,
+        )
 
     @cached_property
     def task_key(self) -> bytes:
@@ -79,7 +93,9 @@ class Cell:
 
     @cached_property
     def variant_key(self) -> bytes:
-        """Key of the model with its methods, without training seeds: equal for all seeds of one recipe."""
+        """Key of the model with its methods, without training seeds: equal for all seeds of one
+        recipe.
+        """
         seedless = []
         for method in self.methods:
             identity = method.identity()
@@ -100,7 +116,12 @@ class Cell:
 
     def spec(self) -> dict[str, Any]:
         """Return what the key is made of, as JSON."""
-        task = {**self.task.identity(), "version": self.task.version, "size": self.size, "seed": self.seed}
+        task = {
+            **self.task.identity(),
+            "version": self.task.version,
+            "size": self.size,
+            "seed": self.seed,
+        }
         return {
             "task": task,
             "model": self.model.identity(),
@@ -110,7 +131,8 @@ class Cell:
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:
-        """Every setting in the key, defaults included, by its dotted name: `task.mode`, `model.temperature`, `vote.n`.
+        """Every setting in the key, defaults included, by its dotted name: `task.mode`,
+        `model.temperature`, `vote.n`.
 
         If a chain has a method twice, the second is `vote[1].n`.
         """
@@ -122,7 +144,9 @@ class Cell:
 
     @cached_property
     def owners(self) -> Mapping[str, MethodUse]:
-        """The methods in the order in which they were applied, by the first part of their settings' dotted names."""
+        """The methods in the order in which they were applied, by the first part of their settings'
+        dotted names.
+        """
         uses: dict[str, MethodUse] = {}
         earlier: Counter[str] = Counter()
         for use in self.chain:
@@ -134,7 +158,9 @@ class Cell:
     @cached_property
     def chain(self) -> tuple[MethodUse, ...]:
         """The methods in the order in which they were applied."""
-        return tuple(MethodUse(method.plugin_name(), _method_settings(method)) for method in self.methods)
+        return tuple(
+            MethodUse(method.plugin_name(), _method_settings(method)) for method in self.methods
+        )
 
     @cached_property
     def task_settings(self) -> Mapping[str, Any]:
@@ -183,7 +209,8 @@ class Cell:
 
 
 class Basis(str):
-    """The attempts that a row of a figure's table was computed from: those of some cells that ended in some ways.
+    """The attempts that a row of a figure's table was computed from: those of some cells that ended
+    in some ways.
 
     As text it is a short id, which is all that a chart's data hold of it.
     """
@@ -211,7 +238,8 @@ def settings_in_key(plugin: Plugin) -> dict[str, Any]:
 
 
 def _method_settings(plugin: Plugin) -> dict[str, Any]:
-    """Return the settings in the key. A plugin inside it is shown by its title, with its own settings as `reward.size`.
+    """Return the settings in the key. A plugin inside it is shown by its title, with its own
+    settings as `reward.size`.
 
     Of several plugins, such as teachers, each is shown by its label if it has one.
     """
@@ -228,7 +256,9 @@ def _method_settings(plugin: Plugin) -> dict[str, Any]:
 
 
 def _plugin_settings(plugin: Plugin) -> dict[str, Any]:
-    """Return what the key holds of a task or a model, defaults included, as JSON; a file by its path."""
+    """Return what the key holds of a task or a model, defaults included, as JSON; a file by its
+    path.
+    """
     fields = dataclasses.fields(plugin)  # type: ignore[arg-type]
     names = {f.metadata.get("was") or f.name for f in fields if not f.metadata.get("not_in_key")}
     # What the key holds besides settings, such as a digest of the weights.
@@ -251,7 +281,9 @@ def _plain(value: Any) -> Any:
 
 
 def described(value: Any) -> Any:
-    """Return a plugin's title with the settings that its title doesn't show; other values as they are."""
+    """Return a plugin's title with the settings that its title doesn't show; other values as they
+    are.
+    """
     if not isinstance(value, Plugin):
         return value
     defaults = {f.name: f.default for f in dataclasses.fields(value)}  # type: ignore[arg-type]

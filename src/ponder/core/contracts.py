@@ -1,7 +1,9 @@
-"""The interfaces of tasks, models and methods. Figures are in `figure.py`, plugins that score in `scoring.py`.
+"""The interfaces of tasks, models and methods. Figures are in `figure.py`, plugins that score in
+`scoring.py`.
 
-A plugin is one file with one class. Its dataclass fields are its keys in a study file; the comment beside each field is
-its documentation. These interfaces hold what every plugin has; what only some can do is in `capabilities.py`.
+A plugin is one file with one class. Its dataclass fields are its keys in a study file; the comment
+beside each field is its documentation. These interfaces hold what every plugin has; what only some
+can do is in `capabilities.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ from ponder.core.nouns import (
 
 
 def not_in_key(default: Any, *, was: str = "") -> Any:
-    """A setting that can't change an answer, and so is not part of an attempt's key. `was` is its former name."""
+    """A setting that can't change an answer, and so is not part of an attempt's key.
+
+    `was` is its former name.
+    """
     return field(default=default, metadata={"not_in_key": True, "was": was})
 
 
@@ -49,9 +54,11 @@ class Plugin:
         return cls.__name__ if cls.__module__ == "__main__" else cls.__module__.rsplit(".", 1)[-1]
 
     def identity(self) -> dict[str, Any]:
-        """What an attempt's key holds of this plugin: its name, and each setting that isn't the default.
+        """What an attempt's key holds of this plugin: its name, and each setting that isn't the
+        default.
 
-        Defaults are left out, so that a new setting with a default doesn't invalidate stored attempts.
+        Defaults are left out, so that a new setting with a default doesn't invalidate stored
+        attempts.
         """
         changed = {}
         for f in dataclasses.fields(self):  # type: ignore[arg-type]
@@ -67,10 +74,18 @@ class Plugin:
 
 
 def _identified(value: Any) -> Any:
-    """A setting's value as it enters a key: a file by its content, not by its path; a plugin by its identity."""
+    """A setting's value as it enters a key: a file by its content, not by its path; a plugin by its
+    identity.
+    """
     if isinstance(value, tuple | list):
         return [_identified(one) for one in value]
-    return value.identity() if isinstance(value, Plugin) else fingerprint(value) if isinstance(value, Path) else value
+    return (
+        value.identity()
+        if isinstance(value, Plugin)
+        else fingerprint(value)
+        if isinstance(value, Path)
+        else value
+    )
 
 
 class Task(Plugin, ABC):
@@ -79,9 +94,11 @@ class Task(Plugin, ABC):
     Some tasks can do more, such as conversations: `ponder.core.capabilities`.
     """
 
-    version: ClassVar[int] = 1  # raise it when the same seed gives another problem or another prompt
+    # raise it when the same seed gives another problem or another prompt
+    version: ClassVar[int] = 1
     default_sizes: ClassVar[tuple[int, ...]] = ()  # used if a study names no size
-    # What size counts, in the plural: "cells". "levels" if sizes are only ranks, "" if there is no word for it.
+    # What size counts, in the plural: "cells". "levels" if sizes are only ranks, "" if there is no
+    # word for it.
     unit: ClassVar[str] = ""
 
     @abstractmethod
@@ -110,18 +127,27 @@ class Task(Plugin, ABC):
     def check_size(self, size: int) -> None:
         """Raise `UserError` for a size that can't be made."""
         if self.fixed() is not None and size not in self.sizes():
-            raise UserError(f"there is no problem of size {size}", hint=f"the sizes are {list(self.sizes())}")
+            raise UserError(
+                f"there is no problem of size {size}", hint=f"the sizes are {list(self.sizes())}"
+            )
 
     def problems(self, size: int, seed: int) -> Iterator[Problem]:
-        """Yield distinct problems of one size in a fixed order; endless unless the set is fixed or exhausted."""
+        """Yield distinct problems of one size in a fixed order; endless unless the set is fixed or
+        exhausted.
+        """
         fixed = self.fixed()
         if fixed is None:
             return generated_problems(self, self.identity(), size, seed)
         return (problem for problem in fixed if problem.size == size)
 
 
-def generated_problems(task: Task, identity: Mapping[str, Any], size: int, seed: int) -> Iterator[Problem]:
-    """Yield distinct problems of one size. Tasks whose problem seeds come from the same identity share their seeds."""
+def generated_problems(
+    task: Task, identity: Mapping[str, Any], size: int, seed: int
+) -> Iterator[Problem]:
+    """Yield distinct problems of one size.
+
+    Tasks whose problem seeds come from the same identity share their seeds.
+    """
     ids: set[bytes] = set()
     key = digest(identity, task.version, size, seed).hex()
     index = repeats = 0
@@ -145,20 +171,31 @@ class TrainingProblems:
     size: int
     seed: int  # the study's
     asked: int | None = 0  # problems of this task and size that the study asks; None: all of them
-    # Whether an attempt's key holds them if a policy learns from them: the study names them, under [[train]], or the
-    # weights don't ship with what a policy learnt.
+    # Whether an attempt's key holds them if a policy learns from them: the study names them, under
+    # [[train]], or the weights don't ship with what a policy learnt.
     in_key: bool = False
 
     def identity(self) -> dict[str, Any]:
-        # Without `asked`, so that a study that asks more needn't train again; but a fixed set has no other problems.
+        # Without `asked`, so that a study that asks more needn't train again; but a fixed set has
+        # no other problems.
         asked = {} if self.task.fixed() is None else {"asked": self.asked}
-        return {**self.task.identity(), "version": self.task.version, "size": self.size, "seed": self.seed, **asked}
+        return {
+            **self.task.identity(),
+            "version": self.task.version,
+            "size": self.size,
+            "seed": self.seed,
+            **asked,
+        }
 
     def problems(self, seed: int) -> Iterator[Problem]:
         """The problems in an order that depends on the seed; endless if the task generates them."""
-        asked = {problem.id for problem in islice(self.task.problems(self.size, self.seed), self.asked)}
+        asked = {
+            problem.id for problem in islice(self.task.problems(self.size, self.seed), self.asked)
+        }
         if self.task.fixed() is None:
-            drawn: Iterable[Problem] = self.task.problems(self.size, seed_from("practice", self.seed, seed))
+            drawn: Iterable[Problem] = self.task.problems(
+                self.size, seed_from("practice", self.seed, seed)
+            )
         else:
             drawn = list(self.task.problems(self.size, 0))
             random.Random(seed).shuffle(drawn)
@@ -174,7 +211,8 @@ class Model(Plugin, ABC):
 
     label: str = not_in_key("")  # its name in legends
     concurrency: int = not_in_key(1, was="in_flight")  # requests in progress at once
-    prices: Prices | None = not_in_key(None)  # per million tokens: { input = 0.5, output = 2.0, currency = "USD" }
+    # per million tokens: { input = 0.5, output = 2.0, currency = "USD" }
+    prices: Prices | None = not_in_key(None)
 
     @abstractmethod
     async def complete(self, request: Request) -> Completion:
@@ -184,7 +222,8 @@ class Model(Plugin, ABC):
         """Raise `UserError` for a task or size that the model can't answer, before a run starts."""
 
     def ready(self) -> None:
-        """Raise `UserError` for what is missing on this machine, such as the variable that holds an API key.
+        """Raise `UserError` for what is missing on this machine, such as the variable that holds an
+        API key.
 
         Called before a run and by `ponder plan`; a report needs no key.
         """
@@ -211,7 +250,10 @@ class Model(Plugin, ABC):
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         return None
 
@@ -219,7 +261,8 @@ class Model(Plugin, ABC):
 class Method(Plugin, ABC):
     """Turns a model into another one: cheaper, shorter or more accurate.
 
-    A method that trains, or prepares something else, also inherits `ponder.core.capabilities.Prepared`.
+    A method that trains, or prepares something else, also inherits
+    `ponder.core.capabilities.Prepared`.
     """
 
     # A model, a task and a size to try it on in `ponder check`, as in a study.
@@ -234,15 +277,18 @@ class Method(Plugin, ABC):
         """Return the resulting model."""
 
     def turn_limit(self, inner: TurnLimit) -> TurnLimit:
-        """Return the most that one turn of the resulting model may take, given that of the model it is applied to.
+        """Return the most that one turn of the resulting model may take, given that of the model it
+        is applied to.
 
-        A method that asks more than once per turn, or with another prompt or budget, says so here: `ponder plan` and
-        the study's caps depend on it.
+        A method that asks more than once per turn, or with another prompt or budget, says so here:
+        `ponder plan` and the study's caps depend on it.
         """
         return inner
 
     def asks(self) -> Sequence[Model]:
-        """Return other models that a turn of the resulting model asks, such as a judge: caps count them too."""
+        """Return other models that a turn of the resulting model asks, such as a judge: caps count
+        them too.
+        """
         return ()
 
     def ready(self) -> None:

@@ -1,4 +1,6 @@
-"""How a task draws a problem and an answer to it: tables of marked cells, without HTML, for whatever shows them."""
+"""How a task draws a problem and an answer to it: tables of marked cells, without HTML, for
+whatever shows them.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Errors that a user can correct, and answers that did not come.
 
-A mistake in a study file, an option or a data file raises `UserError`; the command line prints it without a traceback
-and exits with code 2. A model that gives no answer raises `ModelFailure`.
+A mistake in a study file, an option or a data file raises `UserError`; the command line prints it
+without a traceback and exits with code 2. A model that gives no answer raises `ModelFailure`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from ponder.core.nouns import Bill
 
 
-# How a hint of the command line is said in Python. A command that has no counterpart there stays, and is marked.
+# How a hint of the command line is said in Python. A command that has no counterpart there stays,
+# and is marked.
 IN_PYTHON = (
     (r"ponder (?:run|prepare) STUDY", "study.run()"),
     (r"ponder run --ray", 'study.run(ray="auto")'),
@@ -30,7 +31,8 @@ COMMAND = re.compile(r"\bponder [a-z]")
 
 
 class Location(str):
-    """A place in a study or in an option: the file, and the keys and indices that lead to a value in it.
+    """A place in a study or in an option: the file, and the keys and indices that lead to a value
+    in it.
 
     `Location("study.toml", "task", 0) / "size"` reads `study.toml: task[0].size`.
     """
@@ -62,8 +64,9 @@ class Location(str):
 class UserError(Exception):
     """A mistake that the user can correct: what is wrong, where, and what to do about it.
 
-    It is written in the words of the command line, which prints `in_terminal()`. A script or a notebook shows `str()`,
-    where commands and options become calls and arguments; `in_python` is a hint of its own for these.
+    It is written in the words of the command line, which prints `in_terminal()`. A script or a
+    notebook shows `str()`, where commands and options become calls and arguments; `in_python` is a
+    hint of its own for these.
     """
 
     def __init__(self, what: str, *, where: str = "", hint: str = "", in_python: str = "") -> None:
@@ -107,9 +110,11 @@ def _listed(command: re.Match[str]) -> str:
 
 
 class ModelFailure(Exception):
-    """A model gave no answer (endpoint down, connection lost): the attempt is `failed`, never wrong.
+    """A model gave no answer (endpoint down, connection lost): the attempt is `failed`, never
+    wrong.
 
-    `bill` is what other calls of the same turn cost, if a method makes several and knows; None if it doesn't.
+    `bill` is what other calls of the same turn cost, if a method makes several and knows; None if
+    it doesn't.
     """
 
     def __init__(self, why: str, bill: Bill | None = None) -> None:
@@ -119,9 +124,13 @@ class ModelFailure(Exception):
 
 @contextmanager
 def error_at(where: str) -> Iterator[None]:
-    """Add a place, such as `study.toml: task[0].size`, to a `UserError` raised inside that has none."""
+    """Add a place, such as `study.toml: task[0].size`, to a `UserError` raised inside that has
+    none.
+    """
     try:
         yield
     except UserError as error:
         where = error.where or where
-        raise UserError(error.what, where=where, hint=error.hint, in_python=error.in_python) from error
+        raise UserError(
+            error.what, where=where, hint=error.hint, in_python=error.in_python
+        ) from error

@@ -18,11 +18,12 @@ ModelLabel: TypeAlias = str  # a figure's setting that names a model of the stud
 class Figure(Plugin, ABC):
     """Turns outcomes into tables of estimates, and draws from those tables alone."""
 
-    # Settings of methods and details of attempts that it can't do without, each with a hint; a name that is one of the
-    # figure's keys stands for that key's value. Read without importing the figure, before a run starts.
+    # Settings of methods and details of attempts that it can't do without, each with a hint; a name
+    # that is one of the figure's keys stands for that key's value. Read without importing the
+    # figure, before a run starts.
     needs: ClassVar[Mapping[str, str]] = {}
-    # Whether outcomes should tell which samples of a problem gave the same answer: equal `details["ballot"]`. Only then
-    # are the stored answers parsed again.
+    # Whether outcomes should tell which samples of a problem gave the same answer: equal
+    # `details["ballot"]`. Only then are the stored answers parsed again.
     counts_votes: ClassVar[bool] = False
 
     @abstractmethod

@@ -12,8 +12,10 @@ from ponder.core.errors import UserError
 from ponder.core.text import plain
 
 T = TypeVar("T")
-MOST_UNPACKED = 128 << 20  # bytes that a record, or whatever else is in memory at once, may take after unpacking
-MOST_VALUES = 5_000_000  # in one record: lists and objects take up to fifty times their bytes in memory
+# bytes that a record, or whatever else is in memory at once, may take after unpacking
+MOST_UNPACKED = 128 << 20
+# in one record: lists and objects take up to fifty times their bytes in memory
+MOST_VALUES = 5_000_000
 MOST_BLANK = 1_000_000  # lines in a row
 ONE_RECORD = "a line holds one record, such as a trace"
 NESTED = "lists or objects are nested too deeply"
@@ -21,13 +23,18 @@ RELATIVE = "a path in a study file is relative to its folder; one after --set or
 
 
 def check_ends(path: Path) -> None:
-    """Raise `UserError` for a pipe or a device: a stranger's study may name one, and reading it never ends."""
+    """Raise `UserError` for a pipe or a device: a stranger's study may name one, and reading it
+    never ends.
+    """
     if path.exists() and not path.is_file() and not path.is_dir():
         raise UserError(f"{path} is a pipe or a device, not a file", hint=RELATIVE)
 
 
 def lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Each line that isn't blank, as (place, line). A place is `path:number`. An empty file is an error."""
+    """Each line that isn't blank, as (place, line).
+
+    A place is `path:number`. An empty file is an error.
+    """
     empty = True
     try:
         check_ends(path)
@@ -60,7 +67,10 @@ def records(path: Path, kind: type[T], example: str) -> Iterator[tuple[str, T]]:
 
 
 def unpacked(file: IO[bytes], where: str, hint: str) -> bytes:
-    """Read the whole of a compressed file. Raises `UserError` if it is too large: a small file unpacks to any size."""
+    """Read the whole of a compressed file.
+
+    Raises `UserError` if it is too large: a small file unpacks to any size.
+    """
     content = file.read(MOST_UNPACKED + 1)
     if len(content) > MOST_UNPACKED:
         raise UserError(f"it unpacks to more than {MOST_UNPACKED >> 20} MB", where=where, hint=hint)
@@ -70,7 +80,10 @@ def unpacked(file: IO[bytes], where: str, hint: str) -> bytes:
 
 def check_values(content: bytes, where: str, hint: str) -> None:
     """Raise `UserError` for JSON of so many values that it must not be decoded."""
-    if len(content) > MOST_VALUES and sum(content.count(mark) for mark in (b",", b"[", b"{")) > MOST_VALUES:
+    if (
+        len(content) > MOST_VALUES
+        and sum(content.count(mark) for mark in (b",", b"[", b"{")) > MOST_VALUES
+    ):
         raise UserError(f"it has more than {MOST_VALUES:,} values", where=where, hint=hint)
 
 
@@ -85,5 +98,7 @@ def raw_lines(file: IO[bytes], where: str) -> Iterator[bytes]:
         check_values(line, f"{where}:{number}", ONE_RECORD)
         blank = 0 if line.strip() else blank + 1
         if blank > MOST_BLANK:
-            raise UserError(f"more than {MOST_BLANK:,} blank lines in a row", where=f"{where}:{number}")
+            raise UserError(
+                f"more than {MOST_BLANK:,} blank lines in a row", where=f"{where}:{number}"
+            )
         yield line

@@ -11,7 +11,8 @@ from typing import Any
 from ponder.core.errors import UserError
 from ponder.core.jsonl import RELATIVE, check_ends
 
-BLOCKS, BLOCK = 64, 2**16  # of each shard of large weights, this many blocks of so many bytes are hashed
+# of each shard of large weights, this many blocks of so many bytes are hashed
+BLOCKS, BLOCK = 64, 2**16
 
 
 def digest(*parts: Any) -> bytes:
@@ -54,7 +55,9 @@ def weights_fingerprint(folder: Path) -> str | None:
 
 @lru_cache
 def _sampled(path: Path, _: int, size: int) -> str:
-    """A hash of a file's size, its beginning and blocks spread over it: all of 60 GB would take a minute."""
+    """A hash of a file's size, its beginning and blocks spread over it: all of 60 GB would take a
+    minute.
+    """
     hashed = hashlib.blake2b(str(size).encode(), digest_size=16)
     with path.open("rb") as file:
         for n in range(BLOCKS):

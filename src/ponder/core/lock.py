@@ -1,7 +1,8 @@
-"""A lock between processes that the operating system releases however its holder ends, `kill -9` included.
+"""A lock between processes that the operating system releases however its holder ends, `kill -9`
+included.
 
-The lock is an exclusive transaction on a small SQLite file, because SQLite locks files on every system (`fcntl` exists
-on POSIX alone).
+The lock is an exclusive transaction on a small SQLite file, because SQLite locks files on every
+system (`fcntl` exists on POSIX alone).
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ class Held(UserError):
 
 
 def acquire(path: Path) -> sqlite3.Connection | None:
-    """The lock, held until its connection is closed; None if it is held already, by this process or another."""
+    """The lock, held until its connection is closed; None if it is held already, by this process or
+    another.
+    """
     lock = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
     try:
         lock.execute("BEGIN EXCLUSIVE")

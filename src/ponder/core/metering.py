@@ -1,8 +1,9 @@
-"""Counts what a preparation asks of models, such as the samples of a teacher, under the caps of the study.
+"""Counts what a preparation asks of models, such as the samples of a teacher, under the caps of the
+study.
 
-A preparation is ordinary code, in a thread or in another process, with an event loop of its own. Whoever starts it sets
-the `METER`; whatever asks a model there does so through `complete`, which reserves the most that a call may take before
-it is sent, and settles it with its bill.
+A preparation is ordinary code, in a thread or in another process, with an event loop of its own.
+Whoever starts it sets the `METER`; whatever asks a model there does so through `complete`, which
+reserves the most that a call may take before it is sent, and settles it with its bill.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class Till(Protocol):
     async def reserve(
         self, call: int, model: str, limit: Spend | None, prices: Prices | None, server: str = ""
     ) -> bool:
-        """Wait until the most that a call may take fits under the caps; False if there is no room for it.
+        """Wait until the most that a call may take fits under the caps; False if there is no room
+        for it.
 
         `server` bills the call; "" if nobody does.
         """
@@ -78,8 +80,11 @@ class Meter:
         return completion
 
     @contextmanager
-    def held(self, name: str, limit: Spend | None, prices: Prices | None) -> Iterator[Callable[[Bill], None]]:
-        """Reserve the most that work in processes of its own may take; the block is given where to tell its bill.
+    def held(
+        self, name: str, limit: Spend | None, prices: Prices | None
+    ) -> Iterator[Callable[[Bill], None]]:
+        """Reserve the most that work in processes of its own may take; the block is given where to
+        tell its bill.
 
         Without a bill all of it counts as spent.
         """
@@ -116,7 +121,11 @@ class _Calls(Observer):
             raise ModelFailure("no answer, and the study's cap leaves no room for another try")
 
     def _limit(self, request: Request) -> Spend:
-        return request.limit or self._model.turn_limit(request.prompt_limit, request.budget) or Spend(calls=1)
+        return (
+            request.limit
+            or self._model.turn_limit(request.prompt_limit, request.budget)
+            or Spend(calls=1)
+        )
 
 
 METER: ContextVar[Meter | None] = ContextVar("meter", default=None)

@@ -1,8 +1,8 @@
 """The nouns: frozen dataclasses that pass from one stage of the pipeline to the next.
 
-A task makes a `Problem`. A model answers a `Request` with a `Completion`, which carries its `Bill`. The task's `Grade`
-turns completions into an `Attempt`, which the store keeps. Statistics read attempts as `Outcome` rows, without text,
-and return `Estimate`: a value with its interval.
+A task makes a `Problem`. A model answers a `Request` with a `Completion`, which carries its `Bill`.
+The task's `Grade` turns completions into an `Attempt`, which the store keeps. Statistics read
+attempts as `Outcome` rows, without text, and return `Estimate`: a value with its interval.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ Part: TypeAlias = Literal["all", "thinking", "answer"]  # which part of a trace
 TokenKind: TypeAlias = Literal["output", "thinking", "answer"]  # output: thinking and answer
 Records: TypeAlias = list[dict[str, Any]]
 Tables: TypeAlias = dict[str, Records]  # what a figure is drawn from: named tables of plain values
-Progress: TypeAlias = dict[str, Any]  # one report of a long job, such as {"step": 50, "of": 400, "loss": 0.7}
-# The most that one turn may take, from its prompt tokens and the budget of its reply; None if there is no limit.
+# one report of a long job, such as {"step": 50, "of": 400, "loss": 0.7}
+Progress: TypeAlias = dict[str, Any]
+# The most that one turn may take, from its prompt tokens and the budget of its reply; None if there
+# is no limit.
 TurnLimit: TypeAlias = "Callable[[int, int | None], Spend | None]"
 
 
@@ -45,12 +47,16 @@ class Message:
 
 
 def token_limit(messages: Iterable[Message], known: Mapping[Message, int] | None = None) -> int:
-    """The most tokens that messages can have: a tokenizer makes at most one per byte, and a chat template adds some.
+    """The most tokens that messages can have: a tokenizer makes at most one per byte, and a chat
+    template adds some.
 
-    `known` has the tokens of messages that a model wrote, as their bills say; read again, a text may have some more.
+    `known` has the tokens of messages that a model wrote, as their bills say; read again, a text
+    may have some more.
     """
     known = known or {}
-    sizes = ((len(m.content.encode("utf-8", "replace")), 1.25 * known.get(m, math.inf)) for m in messages)
+    sizes = (
+        (len(m.content.encode("utf-8", "replace")), 1.25 * known.get(m, math.inf)) for m in messages
+    )
     return 64 + sum(int(min(size)) + 16 for size in sizes)
 
 
@@ -63,7 +69,8 @@ class Problem:
     turns: tuple[str, ...]  # one user message per turn
     gold: Any = None  # JSON: what the grader needs to know
     system: str = ""
-    history: tuple[Message, ...] = ()  # messages given before the first turn, as if they had been exchanged
+    # messages given before the first turn, as if they had been exchanged
+    history: tuple[Message, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: what an analyst may want to know
 
     def opening(self) -> tuple[Message, ...]:
@@ -73,7 +80,9 @@ class Problem:
 
 
 class Spend(NamedTuple):
-    """Tokens that have been spent or may be, without texts: an upper limit, a forecast, or a sum of bills."""
+    """Tokens that have been spent or may be, without texts: an upper limit, a forecast, or a sum of
+    bills.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0  # thinking and answer
@@ -110,7 +119,8 @@ class Bill:
     seconds: float = 0.0
     counted_by: CountedBy = "server"
     cached_tokens: int = 0  # of the prompt tokens, those that the server read from its prompt cache
-    # What a reward read and wrote to pick this reply, apart: it is another model, with prices of its own.
+    # What a reward read and wrote to pick this reply, apart: it is another model, with prices of
+    # its own.
     reward_prompt_tokens: int = 0
     reward_completion_tokens: int = 0
     reward_cost: float = 0.0
@@ -120,7 +130,9 @@ class Bill:
 
     def __add__(self, other: Bill) -> Bill:
         # A sum is only as reliable as its least reliable part.
-        weakest = max(self.counted_by, other.counted_by, key=("server", "tokenizer", "estimate").index)
+        weakest = max(
+            self.counted_by, other.counted_by, key=("server", "tokenizer", "estimate").index
+        )
         return Bill(
             self.prompt_tokens + other.prompt_tokens,
             self.thinking_tokens + other.thinking_tokens,
@@ -187,11 +199,14 @@ class Completion:
     answer: str
     stop: Literal["end", "length"]
     bill: Bill
-    measures: Mapping[str, float] = field(default_factory=dict)  # other measurements, such as the cache's bytes
+    # other measurements, such as the cache's bytes
+    measures: Mapping[str, float] = field(default_factory=dict)
     tokens: Sequence[int] = ()  # the reply's token ids, if the model gives them; never stored
     prompt: Sequence[int] = ()  # the prompt's, if a server made them; never stored
-    note: str = ""  # why there is no answer, if the server says so: `empty reply`, `content filter`, `refusal`
-    # Where each step of the thinking ends, and how a process reward scored it, from 0 to 1; empty if none did.
+    # why there is no answer, if the server says so: `empty reply`, `content filter`, `refusal`
+    note: str = ""
+    # Where each step of the thinking ends, and how a process reward scored it, from 0 to 1; empty
+    # if none did.
     step_scores: Sequence[tuple[int, float]] = ()
 
 
@@ -205,16 +220,22 @@ class Retry(NamedTuple):
 
 
 class Observer:
-    """Hears of every try of a request, so that a run knows what may have been billed. This one ignores it all."""
+    """Hears of every try of a request, so that a run knows what may have been billed.
 
-    # Held during each call to a server, where only one may be in progress: nobody knows yet how it bills.
+    This one ignores it all.
+    """
+
+    # Held during each call to a server, where only one may be in progress: nobody knows yet how it
+    # bills.
     alone: Lock | None = None
 
     def sent(self, request: Request) -> None:
         """Called right before each try is sent; may raise, so that it isn't."""
 
     def retried(self, request: Request, retry: Retry) -> None:
-        """Called after each try without an answer, the last included, before the next; may raise to prevent that."""
+        """Called after each try without an answer, the last included, before the next; may raise to
+        prevent that.
+        """
 
     def billed(self, request: Request, bill: Bill) -> None:
         """Called with the bill of each reply, also where a method asks several times."""
@@ -228,7 +249,9 @@ IGNORE = Observer()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call of a model: the messages, and the problem behind them for models that render their own prompt."""
+    """One call of a model: the messages, and the problem behind them for models that render their
+    own prompt.
+    """
 
     task: Task
     problem: Problem
@@ -237,8 +260,10 @@ class Request:
     sample: int = 0
     turn: int = 0
     budget: int | None = None  # completion tokens, if a method allows fewer than the model does
-    limit: Spend | None = None  # the most that it may take, if it asks another model than the study's: a judge
-    observer: Observer = field(default=IGNORE, compare=False, repr=False)  # a model that asks a server reports each try
+    # the most that it may take, if it asks another model than the study's: a judge
+    limit: Spend | None = None
+    # a model that asks a server reports each try
+    observer: Observer = field(default=IGNORE, compare=False, repr=False)
 
     @property
     def prompt_limit(self) -> int:
@@ -246,7 +271,9 @@ class Request:
         return token_limit(self.messages)
 
     @classmethod
-    def first_turn(cls, task: Task, problem: Problem, seed: int = 0, budget: int | None = None) -> Request:
+    def first_turn(
+        cls, task: Task, problem: Problem, seed: int = 0, budget: int | None = None
+    ) -> Request:
         """The request that opens a problem."""
         messages = (*problem.opening(), Message("user", problem.turns[0]))
         return cls(task, problem, messages, seed, budget=budget)
@@ -256,13 +283,15 @@ class Request:
 class Memory:
     """What a model is shown of its own conversation in later turns."""
 
-    remember: Remember = "visible"  # the parsed answers only, what a user would see, or the thinking too
+    # the parsed answers only, what a user would see, or the thinking too
+    remember: Remember = "visible"
     window: int | None = None  # only this many of the last turns
 
     def __post_init__(self) -> None:
         if self.window is not None and self.window < 1:
             raise UserError(
-                f"window is a number of turns, at least 1, not {self.window}", hint="leave it out to keep all"
+                f"window is a number of turns, at least 1, not {self.window}",
+                hint="leave it out to keep all",
             )
 
     def visible(self, past: list[Message]) -> list[Message]:
@@ -307,7 +336,8 @@ class Label:
 
     task: str  # the task, and the settings that tell it from others of the study
     base: str  # the model without its methods
-    model: str  # the base model, its methods, and the settings that tell it from others of the study
+    # the base model, its methods, and the settings that tell it from others of the study
+    model: str
     variant: str  # the model without training seeds: equal for all seeds of one recipe
     methods: str = ""  # the variant without its base model; "": it has no methods
 
@@ -328,7 +358,8 @@ class Outcome(NamedTuple):
     counted_by: CountedBy
     details: Mapping[str, Any]  # what the task's grader recorded, and what the model measured
     attempt: int = 0  # the attempt's id in the store
-    made: Mapping[str, float] = MappingProxyType({})  # what making its weights cost, and what was measured meanwhile
+    # what making its weights cost, and what was measured meanwhile
+    made: Mapping[str, float] = MappingProxyType({})
     cached_tokens: int = 0  # of the prompt tokens, those that the server read from its prompt cache
 
     @property
@@ -354,7 +385,10 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A number with its interval and its sample size. An open end is infinite; an unknown value is nan."""
+    """A number with its interval and its sample size.
+
+    An open end is infinite; an unknown value is nan.
+    """
 
     value: float
     low: float
@@ -371,7 +405,8 @@ class Source(NamedTuple):
     dtype: str = "float32"
     device: str = "cpu"
     threads: int = 1
-    codec: str = ""  # the model plugin whose `codec` renders and reads for these weights; "": the chat template
+    # the model plugin whose `codec` renders and reads for these weights; "": the chat template
+    codec: str = ""
     attn: str = "auto"  # attention implementation, by its name in transformers
 
 
@@ -391,18 +426,27 @@ class Steps:
     question: str
     thinking: tuple[str, ...]
     answer: tuple[str, ...]
-    facts: Mapping[str, Any] = field(default_factory=dict)  # what else is known of the trace, such as `correct`
+    # what else is known of the trace, such as `correct`
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     def part(self, of: Part) -> tuple[str, ...]:
-        return {"all": self.thinking + self.answer, "thinking": self.thinking, "answer": self.answer}[of]
+        return {
+            "all": self.thinking + self.answer,
+            "thinking": self.thinking,
+            "answer": self.answer,
+        }[of]
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """A reward's scores for a trace. A trace that can't be scored has no total, and `why` says the reason."""
+    """A reward's scores for a trace.
+
+    A trace that can't be scored has no total, and `why` says the reason.
+    """
 
     steps: tuple[float, ...] = ()  # from 0 to 1
-    trajectory: float | None = None  # from 0 to 1, for the trace as a whole; None: the reward gives no such score
+    # from 0 to 1, for the trace as a whole; None: the reward gives no such score
+    trajectory: float | None = None
     total: float | None = None
     why: str = ""
     bill: Bill = field(default_factory=Bill)  # tokens that the reward read and wrote

@@ -1,6 +1,7 @@
 """Reads the rows of a Parquet file in a subprocess of limited memory.
 
-A small file can unpack to any size, and polars panics or aborts on some damaged ones: neither reaches this process.
+A small file can unpack to any size, and polars panics or aborts on some damaged ones: neither
+reaches this process.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ class _Message(msgspec.Struct, array_like=True):
 
 
 def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield each row with its values as JSON has them: a date is a text. Raises `UserError` if it can't be read."""
+    """Yield each row with its values as JSON has them: a date is a text.
+
+    Raises `UserError` if it can't be read.
+    """
     plugins.need("polars", f"reading {path.name}")
     try:
         path.open("rb").close()
@@ -40,7 +44,11 @@ def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
     command = [sys.executable, "-P", "-m", "ponder.core.parquet", str(path.absolute())]
     environment = os.environ | {"POLARS_MAX_THREADS": "1"}  # each reserves memory
     with subprocess.Popen(  # noqa: S603 our own module
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
     ) as process:
         try:
             while (message := _received(process)).row is not None:

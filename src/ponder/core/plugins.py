@@ -1,9 +1,9 @@
 """Finds plugins: a file in a plugin folder is a plugin, named like the file.
 
-`ponder list` reads the first line of each file's docstring without importing the file, so it never loads torch. Other
-packages add plugins through entry points in the groups `ponder.tasks`, `ponder.models`, `ponder.methods` and so on. A
-study may also name a file: `name = "./mine.py"`, unless it was read from a store: looking at somebody's attempts must
-not run their code.
+`ponder list` reads the first line of each file's docstring without importing the file, so it never
+loads torch. Other packages add plugins through entry points in the groups `ponder.tasks`,
+`ponder.models`, `ponder.methods` and so on. A study may also name a file: `name = "./mine.py"`,
+unless it was read from a store: looking at somebody's attempts must not run their code.
 """
 
 from __future__ import annotations
@@ -95,7 +95,15 @@ KINDS: dict[str, Kind] = {
 LIBRARIES = {"tasks": ("reading", "subprocess_call")}  # in the folders of plugins, but not plugins
 # What a plugin of a kind may inherit besides, because it can do more.
 CAPABILITIES: dict[str, tuple[type, ...]] = {
-    "tasks": (Conversation, ParsesAnswers, ComparesAnswers, Drawable, CheckedSteps, Addends, WithWarning),
+    "tasks": (
+        Conversation,
+        ParsesAnswers,
+        ComparesAnswers,
+        Drawable,
+        CheckedSteps,
+        Addends,
+        WithWarning,
+    ),
     "models": (Sampled, WithWeights, WithCodec, Prunable, Served, Forecast, Measuring),
     "policies": (Fitted, Trainable, TrainedPerStudy),
     "rewards": (RatesEach, Asking, InMemory),
@@ -109,7 +117,12 @@ RENAMED = {  # former names, for the hint
 # What else people call a plugin, for the hint; spelled as `_letters` spells it.
 ALIASES = {
     "tasks": {"reasoninggym": "gym"},
-    "policies": {"attentionsinks": "streaming", "none": "full", "sinks": "streaming", "tova": "last_query"},
+    "policies": {
+        "attentionsinks": "streaming",
+        "none": "full",
+        "sinks": "streaming",
+        "tova": "last_query",
+    },
     "methods": {
         "bon": "best_of",
         "evict": "compress",
@@ -147,7 +160,10 @@ _files: dict[str, Path] = {}  # modules that were imported from a file, by their
 
 
 def register(kind: str, name: str, cls: type[Plugin]) -> None:
-    """Make a class a plugin of this process. A later one of the same name replaces it; built-in names are taken."""
+    """Make a class a plugin of this process.
+
+    A later one of the same name replaces it; built-in names are taken.
+    """
     if name in files(kind):
         noun = KINDS[kind].noun
         raise UserError(f"there is a built-in {noun} `{name}`", hint="choose another name")
@@ -155,7 +171,9 @@ def register(kind: str, name: str, cls: type[Plugin]) -> None:
 
 
 def kind_of(word: str) -> str | None:
-    """The kind that a word names, in the singular or plural: `task`, `policies`, `study`; else None."""
+    """The kind that a word names, in the singular or plural: `task`, `policies`, `study`; else
+    None.
+    """
     plain = word.replace("-", "_").replace(" ", "_").lower()
     for name, kind in KINDS.items():
         if plain in (name, kind.singular):
@@ -164,21 +182,27 @@ def kind_of(word: str) -> str | None:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the hint for an unknown word: the known one that it may be a typo of, or all known ones."""
+    """Return the hint for an unknown word: the known one that it may be a typo of, or all known
+    ones.
+    """
     known = sorted(known)
     close = closest(word, known)
     return f"did you mean `{close}`?" if close else f"known: {', '.join(known)}"
 
 
 def closest(word: str, known: Iterable[str]) -> str:
-    """Return the known word that another is a typo, a spelling or the beginning of; "" if there is none."""
+    """Return the known word that another is a typo, a spelling or the beginning of; "" if there is
+    none.
+    """
     spellings = {_letters(name): name for name in sorted(known)}
     wanted = _letters(word)
     if wanted in spellings:
         return spellings[wanted]
     typos = [spelling for spelling in spellings if _alike(wanted, spelling)]
     if typos:  # of two that are as near, the one that only lacks its end
-        return spellings[min(typos, key=lambda known: (_edits(wanted, known), not known.startswith(wanted)))]
+        return spellings[
+            min(typos, key=lambda known: (_edits(wanted, known), not known.startswith(wanted)))
+        ]
     begun = [name for spelling, name in spellings.items() if _begins(wanted, spelling)]
     return begun[0] if len(begun) == 1 else ""
 
@@ -199,13 +223,17 @@ def _alike(word: str, known: str) -> bool:
 
 
 def _begins(word: str, known: str) -> bool:
-    """Whether one word is the beginning of the other: `temp` of `temperature`, `gpqa` of `gpqa_diamond`."""
+    """Whether one word is the beginning of the other: `temp` of `temperature`, `gpqa` of
+    `gpqa_diamond`.
+    """
     stem = word.removesuffix("s")
     return (len(stem) > 2 and known.startswith(stem)) or (len(known) > 3 and word.startswith(known))
 
 
 def _edits(one: str, other: str) -> int:
-    """Count the letters to insert, delete, replace or swap with their neighbour to make one word the other."""
+    """Count the letters to insert, delete, replace or swap with their neighbour to make one word
+    the other.
+    """
     before: list[int] = []
     row = list(range(len(other) + 1))
     for i, letter in enumerate(one, 1):
@@ -219,7 +247,10 @@ def _edits(one: str, other: str) -> int:
 
 
 def files(kind: str) -> dict[str, Path]:
-    """The built-in plugins of a kind: a file each, or a folder if one file isn't enough. `_name.py` is not a plugin."""
+    """The built-in plugins of a kind: a file each, or a folder if one file isn't enough.
+
+    `_name.py` is not a plugin.
+    """
     folder = HERE / KINDS[kind].folder
     others = {HERE / k.folder for k in KINDS.values()}
     listed = {p.stem: p for p in folder.glob("*.py") if not p.stem.startswith("_")}
@@ -228,36 +259,58 @@ def files(kind: str) -> dict[str, Path]:
 
 
 def summary(path: Path) -> str:
-    """The first line of a file's docstring, with which every plugin file begins."""
+    """Read the first paragraph of the docstring with which every plugin file begins."""
+    lines = []
     with path.open(encoding="utf-8") as file:
-        return file.readline().strip().strip('"')
+        for line in file:
+            text = line.strip().strip('"')
+            if not text:
+                break
+            lines.append(text)
+            if len(lines) > 1 and '"""' in line:
+                break
+            if line.count('"""') == 2:
+                break
+    return " ".join(lines)
 
 
 def names(kind: str) -> dict[str, str]:
     """Every plugin of a kind with its summary; nothing is imported."""
     listed = {name: summary(path) for name, path in files(kind).items()}
-    listed |= {n: (cls.__doc__ or "").partition("\n")[0] for (k, n), cls in _registered.items() if k == kind}
+    listed |= {
+        n: (cls.__doc__ or "").partition("\n")[0]
+        for (k, n), cls in _registered.items()
+        if k == kind
+    }
     for point in entry_points(group=f"ponder.{kind}"):
-        listed.setdefault(point.name, f"from the package {point.dist.name if point.dist else point.value}")
+        listed.setdefault(
+            point.name, f"from the package {point.dist.name if point.dist else point.value}"
+        )
     return listed
 
 
 def is_file(name: str, folder: Path | None) -> bool:
-    """Return whether a plugin's name is the path of a file. Raise `UserError` if it is and files are refused.
+    """Return whether a plugin's name is the path of a file. Raise `UserError` if it is and files
+    are refused.
 
-    The folder is that of the user's own study. A study from a store has none, and its plugins can't be files.
+    The folder is that of the user's own study. A study from a store has none, and its plugins can't
+    be files.
     """
     if not name.endswith(".py"):
         return False
     if folder is None or _files_refused.get():
         what = f"the plugin {name} is a file, and a study that is read from a store can't use files"
-        raise UserError(what, hint="if you trust the file, name its study, as in `ponder view STUDY.toml`")
+        raise UserError(
+            what, hint="if you trust the file, name its study, as in `ponder view STUDY.toml`"
+        )
     return True
 
 
 @contextmanager
 def files_from(folder: Path | None) -> Iterator[None]:
-    """Refuse files inside if there is no folder, also those that a plugin names when it builds another by itself."""
+    """Refuse files inside if there is no folder, also those that a plugin names when it builds
+    another by itself.
+    """
     token = _files_refused.set(folder is None or _files_refused.get())
     try:
         yield
@@ -266,7 +319,10 @@ def files_from(folder: Path | None) -> Iterator[None]:
 
 
 def load(kind: str, name: str, folder: Path | None = None) -> type[Any]:
-    """Return the class of a plugin. `name` is its name, or the path of a file relative to `folder` if that is given."""
+    """Return the class of a plugin.
+
+    `name` is its name, or the path of a file relative to `folder` if that is given.
+    """
     if (kind, name) in _registered:
         return _registered[kind, name]
     contract, noun, _ = KINDS[kind]
@@ -274,7 +330,9 @@ def load(kind: str, name: str, folder: Path | None = None) -> type[Any]:
         module = _module(kind, name, folder)
     except ModuleNotFoundError as missing:
         raise not_installed(missing, f"{noun} `{name}`") from missing
-    own = (c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__)
+    own = (
+        c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__
+    )
     classes = [c for c in own if issubclass(c, contract) and not c.__name__.startswith("_")]
     if len(classes) != 1:
         raise UserError(
@@ -295,17 +353,26 @@ def load(kind: str, name: str, folder: Path | None = None) -> type[Any]:
 
 
 def _check_capabilities(kind: str, noun: str, name: str, cls: type[Plugin]) -> None:
-    """Raise `UserError` if a plugin defines a method of a capability that it doesn't inherit: nothing would call it."""
+    """Raise `UserError` if a plugin defines a method of a capability that it doesn't inherit:
+    nothing would call it.
+    """
     for capability in CAPABILITIES.get(kind, ()):
         if issubclass(cls, capability):
             continue
         declared = [method for method in vars(capability) if not method.startswith("_")]
-        required = [method for method in declared if method in getattr(capability, "__abstractmethods__", ())]
+        required = [
+            method
+            for method in declared
+            if method in getattr(capability, "__abstractmethods__", ())
+        ]
         for method in required or declared:
             if inspect.isroutine(vars(cls).get(method)):
                 what = f"{noun} `{name}` defines `{method}`, but doesn't inherit `{capability.__name__}`"
                 bases = ", ".join([KINDS[kind].contract.__name__, capability.__name__])
-                raise UserError(what, hint=f"class {cls.__name__}({bases}), from ponder.core; or rename the method")
+                raise UserError(
+                    what,
+                    hint=f"class {cls.__name__}({bases}), from ponder.core; or rename the method",
+                )
 
 
 def not_installed(missing: ModuleNotFoundError, what: str) -> UserError:
@@ -354,7 +421,8 @@ def _existing(folder: Path, name: str) -> Path:
     path = folder / name if "\0" in name else (folder / name).resolve()
     if not path.is_file():
         raise UserError(
-            f"there is no file {path}", hint="" if folder == Path() else "a path is relative to the study's folder"
+            f"there is no file {path}",
+            hint="" if folder == Path() else "a path is relative to the study's folder",
         )
     return path
 
@@ -377,19 +445,29 @@ def unknown(kind: str, name: str) -> UserError:
 
 
 def _model_meant(name: str) -> dict[str, str]:
-    """Return the table that asks a provider's, a server's or a hub's model; {} if the name is none of these."""
+    """Return the table that asks a provider's, a server's or a hub's model; {} if the name is none
+    of these.
+    """
     identifier = name if "/" in name or re.search(r"\d", name) else "NAME"
     for word, url in SERVERS.items():
         if "/" not in name and re.match(rf"{re.escape(word)}(?![a-z])", name.lower()):
             return {"name": "endpoint", "id": identifier, "url": url}
-    if name.lower().replace("_", "") in LOCAL or (identifier == name and not closest(name, names("models"))):
+    if name.lower().replace("_", "") in LOCAL or (
+        identifier == name and not closest(name, names("models"))
+    ):
         return {"name": "transformers", "id": identifier}
     return {}
 
 
 def from_files() -> list[Path]:
-    """The files that plugins were imported from by their paths: another process needs them before it can unpickle."""
-    return [path for name, path in _files.items() if getattr(sys.modules.get(name), "__file__", None) == str(path)]
+    """The files that plugins were imported from by their paths: another process needs them before
+    it can unpickle.
+    """
+    return [
+        path
+        for name, path in _files.items()
+        if getattr(sys.modules.get(name), "__file__", None) == str(path)
+    ]
 
 
 def from_path(path: Path) -> ModuleType:
@@ -401,7 +479,9 @@ def from_path(path: Path) -> ModuleType:
     if loaded is not None:
         if getattr(loaded, "__file__", None) == str(path):
             return loaded
-        raise UserError(f"{path.name} has the name of a module that is already loaded", hint="rename the file")
+        raise UserError(
+            f"{path.name} has the name of a module that is already loaded", hint="rename the file"
+        )
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     _files[path.stem] = path
@@ -410,7 +490,9 @@ def from_path(path: Path) -> ModuleType:
     except BaseException as error:
         del sys.modules[path.stem], _files[path.stem]
         if isinstance(error, Exception) and not isinstance(error, UserError | ModuleNotFoundError):
-            raise UserError(f"it can't be imported: {_said(error)}", where=_place(error, path)) from error
+            raise UserError(
+                f"it can't be imported: {_said(error)}", where=_place(error, path)
+            ) from error
         raise
     return module
 
@@ -423,5 +505,9 @@ def _place(error: Exception, path: Path) -> str:
     """The file and the line in it that an exception comes from."""
     if isinstance(error, SyntaxError):
         return f"{error.filename or path}:{error.lineno}"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == str(path)
+    ]
     return f"{path}:{lines[-1]}" if lines else str(path)

@@ -1,4 +1,6 @@
-"""The interfaces of plugins that score: eviction policies (tokens), rewards (steps), length rewards (lengths)."""
+"""The interfaces of plugins that score: eviction policies (tokens), rewards (steps), length rewards
+(lengths).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,16 @@ import asyncio
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -38,15 +49,18 @@ class CacheBudget:
 
     budget: int  # tokens; a cache that reaches it is pruned
     window: int  # the most recent tokens, never evicted
-    ratio: float | None = None  # fraction of the evictable tokens that is kept; None: prune to the budget at every step
+    # fraction of the evictable tokens that is kept; None: prune to the budget at every step
+    ratio: float | None = None
     sinks: int = 4  # the first tokens, never evicted
     question: bool = True  # never evict the prompt
     answer: bool = True  # never evict what follows the end of thinking
-    granularity: Literal["model", "layer", "head"] = "model"  # which heads share one decision: all, a layer's, none
-    # What the ratio is a fraction of: the tokens before the window that may be evicted, or all of them, as in DynTS's
-    # published code, where a long prompt uses up what may be kept.
+    # which heads share one decision: all, a layer's, none
+    granularity: Literal["model", "layer", "head"] = "model"
+    # What the ratio is a fraction of: the tokens before the window that may be evicted, or all of
+    # them, as in DynTS's published code, where a long prompt uses up what may be kept.
     ratio_of: Literal["evictable", "all"] = "evictable"
-    # How many tokens each layer and head keeps: equally many; fewer in later layers; by score within a layer.
+    # How many tokens each layer and head keeps: equally many; fewer in later layers; by score
+    # within a layer.
     allocation: Literal["even", "pyramid", "adakv"] = "even"
 
     def __post_init__(self) -> None:
@@ -57,16 +71,21 @@ class CacheBudget:
             what = f"the window must be at least 1 and smaller than the budget, not {self.window} of {self.budget}"
             raise UserError(what, hint=f"window = {max(1, self.budget // 4)}")
         if self.ratio is not None and not 0 < self.ratio <= 1:
-            raise UserError(f"ratio is a fraction above 0 and at most 1, not {self.ratio}", hint="ratio = 0.3")
+            raise UserError(
+                f"ratio is a fraction above 0 and at most 1, not {self.ratio}", hint="ratio = 0.3"
+            )
         if self.sinks < 0:
             raise UserError(f"sinks is a number of tokens, not {self.sinks}")
         if self.allocation != "even" and self.granularity not in ALLOCATED[self.allocation]:
             units = " or ".join(f'granularity = "{unit}"' for unit in ALLOCATED[self.allocation])
-            raise UserError(f'allocation = "{self.allocation}" needs decisions of their own', hint=units)
+            raise UserError(
+                f'allocation = "{self.allocation}" needs decisions of their own', hint=units
+            )
 
     def check_prompt(self, tokens: int) -> None:
         """Raise `UserError` if a prompt of so many tokens leaves none that could be evicted."""
-        long = self.question and tokens > self.sinks  # after a short prompt, a reply's first tokens are sinks too
+        # after a short prompt, a reply's first tokens are sinks too
+        long = self.question and tokens > self.sinks
         protected, which = (tokens, "tokens of the prompt") if long else (self.sinks, "sinks")
         if protected + self.window >= self.budget:
             what = (
@@ -77,7 +96,8 @@ class CacheBudget:
             raise UserError(what, hint=f"budget = {2 * (protected + self.window)}, or {fewer}")
 
     def kept(self, length: int, protected: int) -> int | None:
-        """How many of a cache's `length` tokens are kept beside the window, if it is to be pruned now; else None.
+        """How many of a cache's `length` tokens are kept beside the window, if it is to be pruned
+        now; else None.
 
         `protected` of the tokens before the window are never evicted.
         """
@@ -95,18 +115,24 @@ class Policy(Plugin, ABC):
     """An eviction policy: scores the tokens in a KV cache; the lowest scores are evicted first."""
 
     queries: int = 0  # how many of the most recent queries it needs
-    # What else it needs: "attention", that each token has received so far; "rope", the model's rotary frequencies.
+    # What else it needs: "attention", that each token has received so far; "rope", the model's
+    # rotary frequencies.
     needs: ClassVar[Collection[str]] = ()
     per_layer: ClassVar[bool] = True  # whether scores may differ between layers
-    by_order: ClassVar[bool] = True  # whether a score depends on neighbouring columns, so that they must stay in order
+    # whether a score depends on neighbouring columns, so that they must stay in order
+    by_order: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.queries < min(1, type(self).queries):
-            raise UserError(f"`{self.plugin_name()}` needs at least one recent query, not {self.queries}")
+            raise UserError(
+                f"`{self.plugin_name()}` needs at least one recent query, not {self.queries}"
+            )
 
     @abstractmethod
     def score(self, view: Any) -> Tensor:
-        """Score every token in a `ponder.kvcache.CacheView`, R × (H or 1) × n; the lowest are evicted first."""
+        """Score every token in a `ponder.kvcache.CacheView`, R × (H or 1) × n; the lowest are
+        evicted first.
+        """
 
 
 class KeepsAll:
@@ -114,19 +140,28 @@ class KeepsAll:
 
 
 class Fitted(ABC):
-    """A policy that is fitted to a model: to its vocabulary, or by training on its own correct traces."""
+    """A policy that is fitted to a model: to its vocabulary, or by training on its own correct
+    traces.
+    """
 
     @abstractmethod
     def fitted(self, folder: Path, tokenizer: Any) -> Policy:
-        """Return the policy for one model, with what it needs from the folder of weights and the vocabulary."""
+        """Return the policy for one model, with what it needs from the folder of weights and the
+        vocabulary.
+        """
 
     def token_features(self, hidden: Tensor, ids: Tensor) -> Tensor | None:  # noqa: ARG002 for subclasses
-        """Return a number to store with each new token (rows × tokens), computed from its last hidden state."""
+        """Return a number to store with each new token (rows × tokens), computed from its last
+        hidden state.
+        """
         return None
 
 
 class Trainable(Fitted):
-    """A policy that must be trained for a model before it can score. `ponder prepare STUDY` trains it."""
+    """A policy that must be trained for a model before it can score.
+
+    `ponder prepare STUDY` trains it.
+    """
 
     @abstractmethod
     def needs_fit(self, folder: Path) -> bool:
@@ -136,7 +171,9 @@ class Trainable(Fitted):
     def fit(
         self, network: Any, traces: Sequence[TokenTrace], folder: Path, facts: Mapping[str, Any]
     ) -> Iterator[Progress]:
-        """Train it on a network's own correct traces, and write the result where `fitted_path` says."""
+        """Train it on a network's own correct traces, and write the result where `fitted_path`
+        says.
+        """
 
     def fitted_path(self, folder: Path) -> Path:
         """Return what `fit` writes for the weights in a folder."""
@@ -144,13 +181,16 @@ class Trainable(Fitted):
 
 
 class TrainedPerStudy(Trainable):
-    """A policy that is trained on each study's own problems, of which an attempt's key holds a digest."""
+    """A policy that is trained on each study's own problems, of which an attempt's key holds a
+    digest.
+    """
 
     @abstractmethod
     def with_training(self, on: str, made: Path) -> Policy:
         """Return the same policy for problems with this digest; "": what ships with the weights.
 
-        What was trained on other problems is kept separately, for example in the folder of made models.
+        What was trained on other problems is kept separately, for example in the folder of made
+        models.
         """
 
 
@@ -160,7 +200,9 @@ def fitted_to(policy: Policy, folder: Path, tokenizer: Any) -> Policy:
 
 
 class LengthReward(Plugin, ABC):
-    """A term of the training reward that depends on a reply's length, compared with other samples of its problem."""
+    """A term of the training reward that depends on a reply's length, compared with other samples
+    of its problem.
+    """
 
     @abstractmethod
     def rewards(self, right: Sequence[bool], tokens: Sequence[int], progress: float) -> list[float]:
@@ -172,24 +214,33 @@ class LengthReward(Plugin, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Reward(Plugin, ABC):
-    """A process reward: scores each step of a reasoning trace, and optionally the trajectory, the trace as a whole.
+    """A process reward: scores each step of a reasoning trace, and optionally the trajectory, the
+    trace as a whole.
 
-    The total is the aggregate of the step scores plus `alpha` times the score of the trajectory: with the mean, that of
-    ReasonFlux-PRM (arXiv 2506.18896, eq. 11).
+    The total is the aggregate of the step scores plus `alpha` times the score of the trajectory:
+    with the mean, that of ReasonFlux-PRM (arXiv 2506.18896, eq. 11).
     """
 
     of: Part = "all"  # what is scored: thinking and answer, or one of them
-    aggregate: Literal["mean", "min", "last", "product"] = "mean"  # how step scores become one number
+    # how step scores become one number
+    aggregate: Literal["mean", "min", "last", "product"] = "mean"
     alpha: float = 1.0  # weight of the trajectory's score, if the reward gives one
 
-    tried_on: ClassVar[Mapping[str, Any]] = {}  # question, thinking, answer and facts of a trace that it must score
+    # question, thinking, answer and facts of a trace that it must score
+    tried_on: ClassVar[Mapping[str, Any]] = {}
 
     @abstractmethod
     def rate(self, traces: Sequence[Steps]) -> Sequence[Scores]:
-        """Return step and trajectory scores of each trace, or why there are none. `score` computes the total."""
+        """Return step and trajectory scores of each trace, or why there are none.
+
+        `score` computes the total.
+        """
 
     def score(self, traces: Sequence[Steps]) -> list[Scores]:
-        """Return scores with their totals, in the order of the traces. It blocks; `opened` doesn't."""
+        """Return scores with their totals, in the order of the traces.
+
+        It blocks; `opened` doesn't.
+        """
         scorable = [trace for trace in traces if trace.part(self.of)]
         return with_totals(self, traces, self.rate(scorable) if scorable else ())
 
@@ -214,7 +265,9 @@ class Asking(ABC):
 
     @abstractmethod
     def limit(self, tokens: int) -> Spend:
-        """Return the most that scoring a trace of so many tokens may take, as its scores' bills count it."""
+        """Return the most that scoring a trace of so many tokens may take, as its scores' bills
+        count it.
+        """
 
     @abstractmethod
     def opened(self) -> AbstractAsyncContextManager[AsyncScore]:
@@ -242,13 +295,17 @@ def judge_of(reward: Reward) -> Model | None:
 
 
 def scoring_limit(reward: Reward, tokens: int) -> Spend:
-    """Return the most that scoring a trace of so many tokens may take, as its scores' bills count it."""
+    """Return the most that scoring a trace of so many tokens may take, as its scores' bills count
+    it.
+    """
     return reward.limit(tokens) if isinstance(reward, Asking) else Spend(tokens)
 
 
 @asynccontextmanager
 async def opened(reward: Reward) -> AsyncIterator[AsyncScore]:
-    """Open a reward for a running event loop: one that asks a model asks it there, another scores in a thread."""
+    """Open a reward for a running event loop: one that asks a model asks it there, another scores
+    in a thread.
+    """
     if isinstance(reward, Asking):
         async with reward.opened() as score:
             yield score
@@ -268,7 +325,9 @@ def scored(reward: Reward, traces: Iterable[Steps], batch: int = 1024) -> Iterat
 
 
 def scores_by_index(reward: Reward, traces: Sequence[Steps]) -> Iterator[tuple[int, Scores]]:
-    """Yield the index and the scores of each trace with its total, as soon as they are known, in any order."""
+    """Yield the index and the scores of each trace with its total, as soon as they are known, in
+    any order.
+    """
     scorable = []
     for index, trace in enumerate(traces):
         if trace.part(reward.of):
@@ -278,16 +337,22 @@ def scores_by_index(reward: Reward, traces: Sequence[Steps]) -> Iterator[tuple[i
     if not scorable:
         return
     asked = [traces[index] for index in scorable]
-    each = reward.rate_each(asked) if isinstance(reward, RatesEach) else enumerate(reward.rate(asked))
+    each = (
+        reward.rate_each(asked) if isinstance(reward, RatesEach) else enumerate(reward.rate(asked))
+    )
     for position, rated in each:
         index = scorable[position]
         yield index, _total(reward, traces[index], rated)
 
 
 def with_totals(reward: Reward, traces: Sequence[Steps], rated: Sequence[Scores]) -> list[Scores]:
-    """Return the scores of all traces with their totals, from what `rate` returned for those that have steps."""
+    """Return the scores of all traces with their totals, from what `rate` returned for those that
+    have steps.
+    """
     each = iter(rated)
-    return [_total(reward, trace, next(each)) if trace.part(reward.of) else NOTHING for trace in traces]
+    return [
+        _total(reward, trace, next(each)) if trace.part(reward.of) else NOTHING for trace in traces
+    ]
 
 
 NOTHING = Scores(why="nothing to score")
@@ -315,4 +380,8 @@ def _invalid(rated: Scores, steps: int) -> str:
             return "the reward returned NaN"
         if not 0 <= score <= 1:
             return f"the reward returned {score:g}, which is not from 0 to 1"
-    return "" if len(rated.steps) == steps else f"the reward returned {len(rated.steps)} scores for {steps} steps"
+    return (
+        ""
+        if len(rated.steps) == steps
+        else f"the reward returned {len(rated.steps)} scores for {steps} steps"
+    )

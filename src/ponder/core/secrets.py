@@ -1,8 +1,9 @@
-"""Secrets by name: a setting says `$NAME`, the environment variable holds the value, and texts show only the name.
+"""Secrets by name: a setting says `$NAME`, the environment variable holds the value, and texts show
+only the name.
 
-A study is stored, printed and shared, so it must not contain a key or a password. `EnvVar` is a setting that names a
-variable; `check_url`, `check_headers` and `check_body` refuse secrets that are written out. `Secrets` reads the
-variables and removes their values from every text that comes back.
+A study is stored, printed and shared, so it must not contain a key or a password. `EnvVar` is a
+setting that names a variable; `check_url`, `check_headers` and `check_body` refuse secrets that are
+written out. `Secrets` reads the variables and removes their values from every text that comes back.
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ from urllib.parse import parse_qsl, quote, urlsplit
 from ponder.core.errors import UserError
 
 REFERENCE = re.compile(r"\$(?:\{([^\W\d]\w*)\}|([^\W\d]\w*))")  # $NAME or ${NAME}
-_HEADER_VALUE = re.compile(rf"(?:(?:Bearer|Basic|Token|Api-?Key|Key) )?(?:{REFERENCE.pattern})", re.IGNORECASE)
+_HEADER_VALUE = re.compile(
+    rf"(?:(?:Bearer|Basic|Token|Api-?Key|Key) )?(?:{REFERENCE.pattern})", re.IGNORECASE
+)
 _HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")  # all but tabs: a header can't contain them
-_SECRET_HEADER = re.compile(r"key|token|secret|auth|cookie|passw|passphrase|credential|signature|jwt", re.IGNORECASE)
+_SECRET_HEADER = re.compile(
+    r"key|token|secret|auth|cookie|passw|passphrase|credential|signature|jwt", re.IGNORECASE
+)
 _SECRET_FIELD = re.compile(
     r"secret|passw|passphrase|credential|authorization|bearer|jwt|^auth$|(api|access|auth)[-_]?token"
     r"|(api|private|access|subscription|account|auth|client|service|license|signing|encryption|master|ssh)[-_]?key",
@@ -35,12 +40,14 @@ _VOCABULARY = {
 }  # fmt: skip
 _LONG = 12  # characters; a shorter value may be a word
 _START = 8  # characters of a long value, after which the rest of it may be cut off
-# A character by its number, in JSON or a program's output, in a URL, in HTML. One pattern of all is 10 times slower.
+# A character by its number, in JSON or a program's output, in a URL, in HTML. One pattern of all is
+# 10 times slower.
 _ESCAPES = (r"\\[ux][0-9a-fA-F]{2}", r"%[0-9a-fA-F]{2}", r"&(?:#|[a-z]+;)")
 _LETTER = re.compile("[A-Za-z0-9]")
 _NO_LETTERS = re.compile("[^A-Za-z0-9]+")
 _HTML_NAMES = {'"': "quot", "'": "apos", "&": "amp", "<": "lt", ">": "gt"}
-# The forms of the keys that providers give out, and of logins. One without a digit is a name, or `sk-your-own-api-key`.
+# The forms of the keys that providers give out, and of logins. One without a digit is a name, or
+# `sk-your-own-api-key`.
 _KEY = re.compile(
     r"""(?<![A-Za-z0-9])(?:
     sk-(?:ant|proj|or|svcacct|admin)-[A-Za-z0-9_-]{16,} | sk-(?:[A-Za-z0-9_-]*[-_])?[A-Za-z0-9]{16,}
@@ -53,11 +60,15 @@ _KEY = re.compile(
 _HEADER_LOGIN = re.compile(r"(?:Bearer|Basic|Token|Api-?Key)\s+(?!\$)\S", re.IGNORECASE)
 _RANDOM = re.compile(r"[A-Za-z0-9]{32,}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_OPEN_FIELDS = {"type", "name", "provider", "region", "user", "username"}  # not secret, even among credentials
+# not secret, even among credentials
+_OPEN_FIELDS = {"type", "name", "provider", "region", "user", "username"}
 
 
 class EnvVar(str):
-    """The name of an environment variable that holds a secret, written `$NAME`. The secret itself is refused."""
+    """The name of an environment variable that holds a secret, written `$NAME`.
+
+    The secret itself is refused.
+    """
 
     __slots__ = ()
 
@@ -90,7 +101,9 @@ def _characters(value: str) -> list[str]:
 
 
 def _in_any_form(characters: str) -> str:
-    """Return a pattern of a character as it is, and as JSON, a program's output, HTML or a URL may write it."""
+    """Return a pattern of a character as it is, and as JSON, a program's output, HTML or a URL may
+    write it.
+    """
     character = characters[0]
     units = re.findall("....", character.encode("utf-16-be").hex())
     octets = [f"{octet:02x}" for octet in character.encode()]
@@ -120,7 +133,9 @@ def _pattern(characters: str) -> re.Pattern[str]:
 
 
 def _in_base64(value: str) -> list[str]:
-    """Return the characters of base64 that this value alone decides, for each of the three ways to align it."""
+    """Return the characters of base64 that this value alone decides, for each of the three ways to
+    align it.
+    """
     content = value.encode()
     aligned = []
     for before in range(3):
@@ -139,11 +154,15 @@ class _Forms:
         self._part = _longest_word(value[:_START]).lower()
         forms = [_in_any_form(character) for character in _characters(value)]
         # A short value may be a word: if EMPTY is one, `empty` stays.
-        self._any_form = re.compile("".join(forms), re.IGNORECASE if len(value) >= _LONG else re.NOFLAG)
-        self._packed: list[tuple[str, re.Pattern[str]]] = []  # a part of each form in hex or base64, and the form
+        self._any_form = re.compile(
+            "".join(forms), re.IGNORECASE if len(value) >= _LONG else re.NOFLAG
+        )
+        # a part of each form in hex or base64, and the form
+        self._packed: list[tuple[str, re.Pattern[str]]] = []
         self._start: re.Pattern[str] | None = None
         self._shortest_start = _LONG  # letters
-        self._letters: list[str] = []  # forms to search for among the letters and digits of a text alone
+        # forms to search for among the letters and digits of a text alone
+        self._letters: list[str] = []
         if len(value) < _LONG:
             return
         self._start = re.compile("".join(forms[:_START]), re.IGNORECASE)
@@ -156,12 +175,15 @@ class _Forms:
         for text in _in_base64(value):
             form = text.replace("+", "[+-]").replace("/", "[/_]")  # in either alphabet
             around = "[A-Za-z0-9+/_-]{0,3}"  # the characters that hold the first and last bits
-            self._packed.append((_longest_word(text).lower(), re.compile(f"{around}{form}{around}={{0,2}}")))
+            self._packed.append(
+                (_longest_word(text).lower(), re.compile(f"{around}{form}{around}={{0,2}}"))
+            )
 
     def redact(self, text: str, name: str, *, escapes: bool, cut: bool) -> str:
         """Return the text with the name instead of the value.
 
-        `escapes`: it contains escaped characters. `cut`: it may contain the start of the value alone.
+        `escapes`: it contains escaped characters. `cut`: it may contain the start of the value
+        alone.
         """
         text = text.replace(self._value, name)
         lowered = text.lower()
@@ -176,9 +198,11 @@ class _Forms:
         return text
 
     def redact_letters(self, text: str, name: str) -> str:
-        """Return the text without the value written with anything between its letters, or as numbers of its letters.
+        """Return the text without the value written with anything between its letters, or as
+        numbers of its letters.
 
-        At the very end of the text the start of the value is enough: a budget may have cut off the rest.
+        At the very end of the text the start of the value is enough: a budget may have cut off the
+        rest.
         """
         letters = _letters(text)
         spans = []
@@ -200,7 +224,9 @@ class _Forms:
         return text
 
     def _without_start(self, text: str, name: str) -> str:
-        """Return the text with the name instead of the start of the value, where a program has cut off the rest."""
+        """Return the text with the name instead of the start of the value, where a program has cut
+        off the rest.
+        """
         found = self._start.search(text) if self._start else None
         while self._start and found:
             end = found.end()
@@ -228,14 +254,17 @@ def _letter_forms(value: str) -> list[str]:
         "".join(f"u{octet:x}" for octet in octets),
         "".join(f"{octet:03o}" for octet in octets),
         "".join(f"{octet}" for octet in octets),
-        b32encode(octets).decode()[: len(octets) * 8 // 5],  # what follows depends on the next octets
+        # what follows depends on the next octets
+        b32encode(octets).decode()[: len(octets) * 8 // 5],
         *_in_base64(value),
     ]
     return [letters for form in forms if len(letters := _letters(form)) >= _LONG]
 
 
 def _cut_off(letters: str, form: str, shortest: int) -> int:
-    """Return where a form begins of which only the start, at least so many letters, ends a text; -1 if none does."""
+    """Return where a form begins of which only the start, at least so many letters, ends a text; -1
+    if none does.
+    """
     for length in range(len(form) - 1, shortest - 1, -1):
         if letters.endswith(form[:length]):
             return len(letters) - length
@@ -247,7 +276,9 @@ def _longest_word(text: str) -> str:
 
 
 class Secrets:
-    """The variables that settings refer to: fills in their values, and takes them out of texts again."""
+    """The variables that settings refer to: fills in their values, and takes them out of texts
+    again.
+    """
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}  # by value, the longest value first
@@ -271,7 +302,11 @@ class Secrets:
         def value(m: re.Match[str]) -> str:
             name = m[1] or m[2]
             plain = self.hide(_read(name), name)
-            return self.hide(quote(plain, safe=""), name) if m.end() <= at or -1 < query < m.start() else plain
+            return (
+                self.hide(quote(plain, safe=""), name)
+                if m.end() <= at or -1 < query < m.start()
+                else plain
+            )
 
         return REFERENCE.sub(value, url)
 
@@ -286,7 +321,8 @@ class Secrets:
     def redact(self, text: str, shortest: int = 4) -> str:
         """Return the text with every secret of at least so many characters replaced by its `$NAME`.
 
-        If words are short enough to be one, it is an error, in which a program may have cut a secret off.
+        If words are short enough to be one, it is an error, in which a program may have cut a
+        secret off.
         """
         escapes = any(re.search(escape, text) for escape in _ESCAPES)
         for value, name in self._names.items():
@@ -301,8 +337,13 @@ def _has_key(text: str) -> bool:
     return any(re.search("[0-9]", key) for key in _KEY.findall(text)) or "PRIVATE KEY-----" in text
 
 
-def check_texts(value: Any, hint: str = 'write "$NAME" instead, and export NAME=… in the shell') -> None:
-    """Raise `UserError` for a text that looks like an API key. It isn't repeated: error messages end up in logs."""
+def check_texts(
+    value: Any, hint: str = 'write "$NAME" instead, and export NAME=… in the shell'
+) -> None:
+    """Raise `UserError` for a text that looks like an API key.
+
+    It isn't repeated: error messages end up in logs.
+    """
     if isinstance(value, str) and _has_key(value):
         raise UserError("this looks like an API key, which a study must not contain", hint=hint)
     if isinstance(value, Mapping):
@@ -320,7 +361,11 @@ def check_url(url: str) -> None:
         parts = urlsplit(url)
         user, _, password = parts.netloc.rpartition("@")[0].partition(":")
         secrets = [password or user] if "@" in parts.netloc else []
-        secrets += [value for name, value in parse_qsl(parts.query) if _SECRET_PARAMETER.search(name) or _secret(name)]
+        secrets += [
+            value
+            for name, value in parse_qsl(parts.query)
+            if _SECRET_PARAMETER.search(name) or _secret(name)
+        ]
     except ValueError:
         raise UserError("the URL is not valid", hint='url = "http://127.0.0.1:8000/v1"') from None
     if not all(REFERENCE.fullmatch(secret) for secret in secrets):
@@ -332,18 +377,24 @@ def check_url(url: str) -> None:
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
-    """Raise `UserError` for a header that holds a secret, going by its name, but doesn't take it from a variable."""
+    """Raise `UserError` for a header that holds a secret, going by its name, but doesn't take it
+    from a variable.
+    """
     for name, value in headers.items():
         if _SECRET_HEADER.search(name) and not _HEADER_VALUE.fullmatch(value):
             hint = f'headers = {{ {name} = "$NAME" }} or "Bearer $NAME", and export NAME=… in the shell'
             raise UserError(f"a study must not contain the value of the header `{name}`", hint=hint)
         if _HEADER_LOGIN.match(value) or _has_key(value) or _has_random_word(value):
             hint = f'headers = {{ {name} = "$NAME" }}, and export NAME=… in the shell'
-            raise UserError(f"the header `{name}` looks like a key, which a study must not contain", hint=hint)
+            raise UserError(
+                f"the header `{name}` looks like a key, which a study must not contain", hint=hint
+            )
 
 
 def _has_random_word(value: str) -> bool:
-    """Return whether a header's value contains a word that only a machine would write, except in an address."""
+    """Return whether a header's value contains a word that only a machine would write, except in an
+    address.
+    """
     for word in _RANDOM.findall(re.sub(r"\w+://\S+", "", value)):
         digits = len(re.findall("[0-9]", word))
         if 4 <= digits <= len(word) - 4 and len(set(word)) >= 8 and not _COMMIT.fullmatch(word):
@@ -352,17 +403,26 @@ def _has_random_word(value: str) -> bool:
 
 
 def check_sendable(headers: Mapping[str, str]) -> None:
-    """Raise `UserError` for a header that HTTP can't send. The value isn't repeated: it may be a secret."""
+    """Raise `UserError` for a header that HTTP can't send.
+
+    The value isn't repeated: it may be a secret.
+    """
     for name, value in headers.items():
         if not _HEADER_NAME.fullmatch(name):
-            raise UserError(f"{name!r} can't be the name of a header", hint="letters, digits and hyphens")
+            raise UserError(
+                f"{name!r} can't be the name of a header", hint="letters, digits and hyphens"
+            )
         if _CONTROL.search(value):
             hint = "is the variable's value on one line?"
-            raise UserError(f"the header `{name}` contains a line break or another control character", hint=hint)
+            raise UserError(
+                f"the header `{name}` contains a line break or another control character", hint=hint
+            )
 
 
 def check_body(body: Any) -> None:
-    """Raise `UserError` for a field that holds a secret, going by its name, but doesn't name a variable."""
+    """Raise `UserError` for a field that holds a secret, going by its name, but doesn't name a
+    variable.
+    """
     for name, value in _fields(body):
         if _secret(name) and any(not REFERENCE.fullmatch(text) for text in _texts(value)):
             hint = f'{name} = "$NAME", and export NAME=… in the shell'

@@ -1,10 +1,12 @@
-"""Builds plugins from TOML tables: keys must be fields of the plugin, and values must have the fields' types.
+"""Builds plugins from TOML tables: keys must be fields of the plugin, and values must have the
+fields' types.
 
-Also expands sweeps (a list where a single value is expected gives one variant per value) and applies `--set
-key=value`. An error names its place in the file and, for an unknown key or name, the nearest known one.
+Also expands sweeps (a list where a single value is expected gives one variant per value) and
+applies `--set key=value`. An error names its place in the file and, for an unknown key or name, the
+nearest known one.
 
-`folder` is that of the user's study file. It is None for a study that is read from a store, whose plugins can't be
-files; its paths are relative to the current folder.
+`folder` is that of the user's study file. It is None for a study that is read from a store, whose
+plugins can't be files; its paths are relative to the current folder.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key that TOML takes without quotes
 
 
 class Typed(str):
-    """Text that was typed on the command line: if it is a path, it is relative to where the command is run."""
+    """Text that was typed on the command line: if it is a path, it is relative to where the command
+    is run.
+    """
 
     __slots__ = ()
 
@@ -67,11 +71,16 @@ def build(
     also: Sequence[str] = (),
     elsewhere: Elsewhere | None = None,
 ) -> Any:
-    """Build a plugin from its table. For the hint on an unknown key: `also` names further keys that are allowed."""
+    """Build a plugin from its table.
+
+    For the hint on an unknown key: `also` names further keys that are allowed.
+    """
     name = table["name"]
     settings = {key: value for key, value in table.items() if key != "name"}
     owner = f"{plugins.KINDS[kind].noun} `{name}`"
-    return from_table(load(kind, name, where, folder), settings, owner, where, folder, also, elsewhere)
+    return from_table(
+        load(kind, name, where, folder), settings, owner, where, folder, also, elsewhere
+    )
 
 
 def from_table(
@@ -87,11 +96,31 @@ def from_table(
     hints = get_type_hints(cls)
     known = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     bases = [base for base in cls.__mro__ if dataclasses.is_dataclass(base)]
-    former = {f.metadata["was"]: f.name for base in bases for f in dataclasses.fields(base) if f.metadata.get("was")}
-    required = [k for k, f in known.items() if f.default is f.default_factory is dataclasses.MISSING]
+    former = {
+        f.metadata["was"]: f.name
+        for base in bases
+        for f in dataclasses.fields(base)
+        if f.metadata.get("was")
+    }
+    required = [
+        k for k, f in known.items() if f.default is f.default_factory is dataclasses.MISSING
+    ]
     show = f"ponder show {cls.plugin_name()}" if issubclass(cls, Plugin) else ""
-    check_keys(table, known, required, owner, where, also=also, former=former, show=show, elsewhere=elsewhere)
-    values = {key: convert(value, hints[key], Location.of(where) / key, folder) for key, value in table.items()}
+    check_keys(
+        table,
+        known,
+        required,
+        owner,
+        where,
+        also=also,
+        former=former,
+        show=show,
+        elsewhere=elsewhere,
+    )
+    values = {
+        key: convert(value, hints[key], Location.of(where) / key, folder)
+        for key, value in table.items()
+    }
     for key, value in table.items():
         with error_at(Location.of(where) / key):
             check_texts(value)
@@ -126,10 +155,15 @@ def check_keys(
             if SYNONYMS.get(key) in (*known, *also):
                 hint = f"here it is called `{SYNONYMS[key]}`"
             hint = f"it is now called `{now}`" if now else hint
-            raise UserError(f"{owner} has no key `{key}`", where=Location.of(where) / key, hint=hint)
+            raise UserError(
+                f"{owner} has no key `{key}`", where=Location.of(where) / key, hint=hint
+            )
     for key in required:
         if key not in table:
-            what, in_python = f"{owner} needs the key `{key}`", f'add it to the table: {{…, "{key}": …}}'
+            what, in_python = (
+                f"{owner} needs the key `{key}`",
+                f'add it to the table: {{…, "{key}": …}}',
+            )
             raise UserError(what, where=where, hint=show, in_python=in_python)
 
 
@@ -140,7 +174,10 @@ def load(kind: str, name: str, where: str, folder: Path | None) -> type[Any]:
 
 
 def convert(value: Any, kind: Any, where: str, folder: Path | None) -> Any:
-    """A TOML value converted to the type of a setting. Paths in a study file are relative to its folder."""
+    """A TOML value converted to the type of a setting.
+
+    Paths in a study file are relative to its folder.
+    """
 
     def special(wanted: type, given: Any) -> Any:
         if wanted is Path:
@@ -149,10 +186,14 @@ def convert(value: Any, kind: Any, where: str, folder: Path | None) -> Any:
             return EnvVar(given)
         raise TypeError(f"no setting can be a {wanted.__name__}")
 
-    for of, (contract, _, _) in plugins.KINDS.items():  # a plugin inside a plugin, such as the other model in a merge
+    # a plugin inside a plugin, such as the other model in a merge
+    for of, (contract, _, _) in plugins.KINDS.items():
         if contract in (kind, *get_args(kind)):
             if isinstance(value, list | tuple) and _takes_list(kind):
-                return tuple(convert(v, contract, Location.of(where) / n, folder) for n, v in enumerate(value))
+                return tuple(
+                    convert(v, contract, Location.of(where) / n, folder)
+                    for n, v in enumerate(value)
+                )
             table = {"name": value} if isinstance(value, str) else value
             check_name(of, table, where)
             return build(of, table, where, folder)
@@ -169,17 +210,23 @@ def convert(value: Any, kind: Any, where: str, folder: Path | None) -> Any:
 
 
 def _check_table(value: Any, kind: Any, where: str) -> None:
-    """Check the keys of a table inside a table, such as `prices`: msgspec would ignore an unknown one."""
+    """Check the keys of a table inside a table, such as `prices`: msgspec would ignore an unknown
+    one.
+    """
     for wanted in (kind, *get_args(kind)):
         if dataclasses.is_dataclass(wanted) and isinstance(value, Mapping):
             fields = dataclasses.fields(wanted)
-            required = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
+            required = [
+                f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING
+            ]
             table = Location("", *Location.of(where).parts).rpartition(".")[2]
             check_keys(value, [f.name for f in fields], required, f"`{table}`", where)
 
 
 def base(given: Any, folder: Path | None) -> Path | None:
-    """What a path is relative to: the study's folder, or the current one if it was typed on the command line."""
+    """What a path is relative to: the study's folder, or the current one if it was typed on the
+    command line.
+    """
     return Path() if isinstance(given, Typed) else folder
 
 
@@ -191,20 +238,27 @@ def _path(folder: Path | None, given: Any) -> Path:
     except (OSError, ValueError) as error:  # too long, or with a NUL
         raise UserError(f"{given!r:.40} can't be a path: {error.args[-1]}") from None
     if special and base(given, folder) is None:  # a device or a pipe, which may never end
-        raise UserError(f"{path} is not a file, and a study that is read from a store can't read anything else")
+        raise UserError(
+            f"{path} is not a file, and a study that is read from a store can't read anything else"
+        )
     return path
 
 
 def check_name(kind: str, table: Any, where: str) -> None:
     """Raise `UserError` unless this is a table that names a plugin."""
     if not isinstance(table, Mapping):
-        hint, known = f'{{ name = "…" }}: ponder list {kind}', f'{{"name": "…"}}, with {_known(kind)}'
+        hint, known = (
+            f'{{ name = "…" }}: ponder list {kind}',
+            f'{{"name": "…"}}, with {_known(kind)}',
+        )
         if isinstance(table, str):
             hint, known = f"write {{ name = {toml(table)} }}", f'write {{"name": {table!r}}}'
         raise UserError(f"expected a table, got {table!r}", where=where, hint=hint, in_python=known)
     if not isinstance(table.get("name"), str):
         what = f"a {plugins.KINDS[kind].noun} needs a name"
-        raise UserError(what, where=where, hint=f"ponder list {kind}", in_python=f'"name": {_known(kind)}')
+        raise UserError(
+            what, where=where, hint=f"ponder list {kind}", in_python=f'"name": {_known(kind)}'
+        )
 
 
 def _known(kind: str) -> str:
@@ -212,7 +266,9 @@ def _known(kind: str) -> str:
 
 
 def sweep(kind: str, table: Any, where: str, folder: Path | None) -> Iterator[tuple[Table, Table]]:
-    """Each variant of a plugin's table, with the values that distinguish it: those from lists of more than one."""
+    """Each variant of a plugin's table, with the values that distinguish it: those from lists of
+    more than one.
+    """
     check_name(kind, table, where)
     hints = get_type_hints(load(kind, table["name"], where, folder))
     yield from variants(table, where, hints)
@@ -249,7 +305,8 @@ def _takes_list(hint: Any) -> bool:
 
 
 def assign(content: dict[str, Any], setting: str) -> None:
-    """Apply one `--set key=value`, such as `model.id=qwq`, `model[1].method.ratio=0.5` or `task.size=[16, 25]`.
+    """Apply one `--set key=value`, such as `model.id=qwq`, `model[1].method.ratio=0.5` or
+    `task.size=[16, 25]`.
 
     A table that is named without an index stands for all of that name.
     """
@@ -265,7 +322,9 @@ def assign(content: dict[str, Any], setting: str) -> None:
     *steps, key = path.split(".")
     if "[" in key:
         raise UserError(
-            "a value in a list can't be set alone", where=f"--set {path}", hint=f"--set {path.partition('[')[0]}=[…]"
+            "a value in a list can't be set alone",
+            where=f"--set {path}",
+            hint=f"--set {path.partition('[')[0]}=[…]",
         )
     tables = [content]
     for step in steps:
@@ -288,14 +347,29 @@ def _inside(tables: Sequence[dict[str, Any]], step: str, where: str) -> list[dic
     key, *indices = re.findall(r"\w+", step)
     having = [table[key] for table in tables if table.get(key)]
     if not having:
-        known = {name for table in tables for name, value in table.items() if isinstance(value, list | dict)}
-        hint = plugins.nearest(key, known) if known else "the file must have it before --set can change it"
-        raise UserError(f"there is no `{key}` in the study to set anything in", where=where, hint=hint)
+        known = {
+            name
+            for table in tables
+            for name, value in table.items()
+            if isinstance(value, list | dict)
+        }
+        hint = (
+            plugins.nearest(key, known)
+            if known
+            else "the file must have it before --set can change it"
+        )
+        raise UserError(
+            f"there is no `{key}` in the study to set anything in", where=where, hint=hint
+        )
     for index in map(int, indices):
-        short = [values for values in having if not isinstance(values, list) or index >= len(values)]
+        short = [
+            values for values in having if not isinstance(values, list) or index >= len(values)
+        ]
         if short:
             number = len(short[0]) if isinstance(short[0], list) else 1
-            raise UserError(f"there is no {key}[{index}]: the study has {number}, counted from 0", where=where)
+            raise UserError(
+                f"there is no {key}[{index}]: the study has {number}, counted from 0", where=where
+            )
         having = [values[index] for values in having]
     return list(_tables(having, key, where))
 
@@ -308,7 +382,9 @@ def _tables(values: Any, key: str, where: str) -> Iterator[dict[str, Any]]:
         for value in values:
             yield from _tables(value, key, where)
     else:
-        raise UserError(f"`{key}` is no table, so nothing in it can be set", where=where, hint=f"--set {key}=…")
+        raise UserError(
+            f"`{key}` is no table, so nothing in it can be set", where=where, hint=f"--set {key}=…"
+        )
 
 
 def toml(value: Any) -> str:
@@ -319,7 +395,9 @@ def toml(value: Any) -> str:
         return (
             "{}"
             if not value
-            else "{ " + ", ".join(f"{_key(key)} = {toml(inner)}" for key, inner in value.items()) + " }"
+            else "{ "
+            + ", ".join(f"{_key(key)} = {toml(inner)}" for key, inner in value.items())
+            + " }"
         )
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(toml, value))}]"

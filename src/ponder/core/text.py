@@ -6,8 +6,11 @@ import json
 import re
 from typing import Any
 
-# Control characters but newline and tab (C0, DEL, C1), line separators, marks that reorder text, and lone surrogates.
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# Control characters but newline and tab (C0, DEL, C1), line separators, marks that reorder text,
+# and lone surrogates.
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 _WORDS = {
     "int": "a whole number",
     "float": "a number",
@@ -22,12 +25,18 @@ _WORDS = {
 
 
 def printable(text: str) -> str:
-    """Text from a model, a server, a file or a plugin, safe to print: what would drive a terminal is shown escaped."""
-    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
+    """Text from a model, a server, a file or a plugin, safe to print: what would drive a terminal
+    is shown escaped.
+    """
+    return _UNSAFE.sub(
+        lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text
+    )
 
 
 def visible(text: str) -> str:
-    """The same for a page: a control character is shown as its symbol, such as ␛, a mark without one as ⟨U+202E⟩."""
+    """The same for a page: a control character is shown as its symbol, such as ␛, a mark without
+    one as ⟨U+202E⟩.
+    """
     return _UNSAFE.sub(lambda found: _symbol(ord(found[0])), text)
 
 
@@ -36,7 +45,10 @@ def _symbol(code: int) -> str:
 
 
 def encodable(text: str) -> str:
-    """The text without lone surrogates. Two halves of a pair, which a stream may part, become one character again."""
+    """The text without lone surrogates.
+
+    Two halves of a pair, which a stream may part, become one character again.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -61,17 +73,23 @@ def number(value: float) -> str:
 
 
 def plural(noun: str) -> str:
-    return f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2:-1] not in "aeou" else f"{noun}s"  # policies, days
+    # policies, days
+    return f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2:-1] not in "aeou" else f"{noun}s"
 
 
 def plain(error: Exception, table: str = "a table") -> str:
-    """What msgspec says about a value, in plain words. `table` is what the file's format calls one."""
+    """What msgspec says about a value, in plain words.
+
+    `table` is what the file's format calls one.
+    """
     message, _, place = str(error).partition(" - at `")
     place = place.removesuffix("`").removeprefix("$").removeprefix(".")
     words = {**_WORDS, "object": table}
     if found := re.fullmatch(r"Expected `(.+?)`, got `(\w+)`", message):
         wanted = [kind for kind in found[1].split(" | ") if kind != "null"] or ["null"]
-        named = [words.get(kind, kind) for kind in wanted if not (kind == "int" and "float" in wanted)]
+        named = [
+            words.get(kind, kind) for kind in wanted if not (kind == "int" and "float" in wanted)
+        ]
         got = "a decimal number" if found[2] == "float" else words.get(found[2], found[2])
         message = f"expected {' or '.join(named)}, not {got}"
     elif found := re.fullmatch(r"Object missing required field (.+)", message):

@@ -8,7 +8,14 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from ponder.core.capabilities import Served, WithCodec, WithWeights, equal_answers, grades_slowly, parse_answer
+from ponder.core.capabilities import (
+    Served,
+    WithCodec,
+    WithWeights,
+    equal_answers,
+    grades_slowly,
+    parse_answer,
+)
 from ponder.core.contracts import Model, Task
 from ponder.core.errors import ModelFailure
 from ponder.core.keys import seed_from
@@ -36,10 +43,22 @@ class Wrapped(Model):
         return making_cost(self.inner, task)
 
     async def samples(self, request: Request, n: int) -> list[Completion]:
-        """Ask the inner model n times at once, each time with another seed. If one call fails, so does the turn."""
+        """Ask the inner model n times at once, each time with another seed.
+
+        If one call fails, so does the turn.
+        """
         requests = [dataclasses.replace(request, seed=seed_from(request.seed, i)) for i in range(n)]
-        replies = await asyncio.gather(*(self.inner.complete(r) for r in requests), return_exceptions=True)
-        paid = sum((reply.bill or Bill() for reply in replies if isinstance(reply, Completion | ModelFailure)), Bill())
+        replies = await asyncio.gather(
+            *(self.inner.complete(r) for r in requests), return_exceptions=True
+        )
+        paid = sum(
+            (
+                reply.bill or Bill()
+                for reply in replies
+                if isinstance(reply, Completion | ModelFailure)
+            ),
+            Bill(),
+        )
         for error in replies:
             if isinstance(error, ModelFailure):
                 raise ModelFailure(str(error), paid) from error
@@ -48,11 +67,15 @@ class Wrapped(Model):
         return [reply for reply in replies if isinstance(reply, Completion)]
 
     async def ballots(self, request: Request, samples: Sequence[Completion]) -> list[int | None]:
-        """For each sample the index of the first with the same answer; None where the task finds no answer."""
+        """For each sample the index of the first with the same answer; None where the task finds no
+        answer.
+        """
         task, answers = request.task, [sample.answer for sample in samples]
 
         def count() -> list[int | None]:
-            return equal_answers(task, [parse_answer(task, request.problem, answer) for answer in answers])
+            return equal_answers(
+                task, [parse_answer(task, request.problem, answer) for answer in answers]
+            )
 
         return await asyncio.to_thread(count) if grades_slowly(task, answers) else count()
 
@@ -68,7 +91,10 @@ class Wrapped(Model):
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.inner.__aexit__(kind, error, trace)
 
@@ -97,6 +123,8 @@ def making_cost(model: Model, task: Task) -> Mapping[str, float]:
 
 
 def codec_name(model: Model, task: Task) -> str:
-    """Return the model plugin whose codec a model's replies are read with; "" if it uses a chat template."""
+    """Return the model plugin whose codec a model's replies are read with; "" if it uses a chat
+    template.
+    """
     model = innermost(model)
     return model.codec_name(task) if isinstance(model, WithCodec) else ""

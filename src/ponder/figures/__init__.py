@@ -1,6 +1,8 @@
-"""Figures: each file turns outcomes into tables of estimates, and draws those tables as one Altair chart.
+"""Figures: each file turns outcomes into tables of estimates, and draws those tables as one Altair
+chart.
 
-This module holds what figures share: colours, titles, axes, the theme, and the published numbers for overlays.
+This module holds what figures share: colours, titles, axes, the theme, and the published numbers
+for overlays.
 """
 
 from __future__ import annotations
@@ -37,16 +39,21 @@ def published(name: str) -> Records:
     """Reads `published/NAME.csv`. An empty cell becomes None."""
     known = {p.stem: p for p in PUBLISHED.glob("*.csv")}
     if name not in known:
-        raise UserError(f"there are no published numbers called `{name}`", hint=nearest(name, known))
+        raise UserError(
+            f"there are no published numbers called `{name}`", hint=nearest(name, known)
+        )
     with known[name].open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    return [{k: v if k in TEXT_COLUMNS else float(v) if v else None for k, v in r.items()} for r in rows]
+    return [
+        {k: v if k in TEXT_COLUMNS else float(v) if v else None for k, v in r.items()} for r in rows
+    ]
 
 
 def by_series(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, list[Outcome]]]:
     """Groups outcomes by model, and by task if the study has several, in the study's order.
 
-    Outcomes of two studies may have the same labels and different settings, which then name the model too.
+    Outcomes of two studies may have the same labels and different settings, which then name the
+    model too.
     """
     names = series_labels(outcomes)
     groups: dict[str, list[Outcome]] = {}
@@ -58,12 +65,16 @@ def by_series(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, list[Outcome]]
 
 
 def basis(outcomes: Iterable[Outcome], ended: Iterable[Ended] = ANSWERED) -> Basis:
-    """Return what a row is computed from: the cells of these attempts, and how those of them ended that it counts."""
+    """Return what a row is computed from: the cells of these attempts, and how those of them ended
+    that it counts.
+    """
     return Basis(cells_of(outcomes), ended)
 
 
 def pooled_findings(records: Records, name: str) -> list[str]:
-    """Sentences on what a figure pools, from the column `pooled` of its panels or series, whose name is in `name`."""
+    """Sentences on what a figure pools, from the column `pooled` of its panels or series, whose
+    name is in `name`.
+    """
     said = dict.fromkeys(r["pooled"] for r in records)
     if len(said) == 1:
         return [f"{text[0].upper()}{text[1:]}." for text in said if text]
@@ -74,7 +85,9 @@ def with_details(outcomes: Sequence[Outcome], name: str) -> list[Outcome]:
     """The outcomes whose task records this detail."""
     recorded = [o for o in outcomes if name in o.details]
     if not recorded:
-        raise UserError(f"no attempt records `{name}`, which this figure needs", hint="use the task `execution`")
+        raise UserError(
+            f"no attempt records `{name}`, which this figure needs", hint="use the task `execution`"
+        )
     return recorded
 
 
@@ -87,7 +100,10 @@ def flat(**values: Any) -> dict[str, Any]:
         else:
             record[name] = value
     # NumPy's numbers are floats too, but JSON doesn't know them.
-    return {k: (float(v) if math.isfinite(v) else None) if isinstance(v, float) else v for k, v in record.items()}
+    return {
+        k: (float(v) if math.isfinite(v) else None) if isinstance(v, float) else v
+        for k, v in record.items()
+    }
 
 
 def curve_records(curve: Any, **labels: Any) -> Records:
@@ -98,9 +114,13 @@ def curve_records(curve: Any, **labels: Any) -> Records:
 
 
 def span(record: dict[str, Any], name: str, form: str = "") -> str:
-    """An estimate: `41.3 [38, 45]`, `41.3 [38, no upper bound]`, or `beyond 60` if it exceeds what was tried."""
+    """An estimate: `41.3 [38, 45]`, `41.3 [38, no upper bound]`, or `beyond 60` if it exceeds what
+    was tried.
+    """
     ends = (record[key] for key in (name, f"{name}_low", f"{name}_high"))
-    value, low, high = ("" if end is None else format(end, form) if form else number(end) for end in ends)
+    value, low, high = (
+        "" if end is None else format(end, form) if form else number(end) for end in ends
+    )
     if not value:
         return f"beyond {low}" if low not in ("", "0") and not high else "unknown"
     if not low and not high:
@@ -140,7 +160,9 @@ def themed(chart: Any, *, title: str = "", subtitle: str = "") -> alt.TopLevelMi
             titleFontSize=12,
             labelFontSize=11,
         )
-        .configure_title(anchor="start", fontSize=14, subtitleColor="#5f6368", subtitleFontSize=11, offset=10)
+        .configure_title(
+            anchor="start", fontSize=14, subtitleColor="#5f6368", subtitleFontSize=11, offset=10
+        )
         .configure_legend(labelFontSize=11, titleFontSize=11, symbolSize=70, labelLimit=260)
         .configure_view(stroke=None)
     )
@@ -149,7 +171,9 @@ def themed(chart: Any, *, title: str = "", subtitle: str = "") -> alt.TopLevelMi
 
 def percent(field: str, title: alt.Optional[str] = alt.Undefined) -> alt.Y:
     """A y axis from 0 to 100 %. Only one layer of a chart needs the title."""
-    return alt.Y(f"{field}:Q", title=title, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
+    return alt.Y(
+        f"{field}:Q", title=title, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%")
+    )
 
 
 def values(records: Records) -> alt.InlineData:
@@ -157,21 +181,30 @@ def values(records: Records) -> alt.InlineData:
 
 
 def series_colour(names: Sequence[str], *, overlay: bool = False) -> alt.Color:
-    """One colour per series, with a legend below the chart; an overlay is grey and called "published"."""
+    """One colour per series, with a legend below the chart; an overlay is grey and called
+    "published".
+    """
     domain = [*names, "published"] if overlay else list(names)
     palette = [*itertools.islice(itertools.cycle(COLOURS), len(names)), MUTED][: len(domain)]
     columns = 1 if max(map(len, domain), default=0) > 30 else 4
-    legend = alt.Legend(title=None, orient="bottom", columns=columns, symbolOpacity=1, labelLimit=900)
+    legend = alt.Legend(
+        title=None, orient="bottom", columns=columns, symbolOpacity=1, labelLimit=900
+    )
     return alt.Color("series:N", scale=alt.Scale(domain=domain, range=palette), legend=legend)
 
 
 def heading(title: str, notes: Sequence[str], width: int) -> alt.TitleParams:
     """A title and notes below it, broken into lines that fit a panel of this many pixels."""
     lines = [line for note in notes for line in wrapped(note, max(20, int(width / 5.1)))]
-    return alt.TitleParams(textwrap.wrap(title, max(16, int(width / 6.6))), subtitle=lines or alt.Undefined)
+    return alt.TitleParams(
+        textwrap.wrap(title, max(16, int(width / 6.6))), subtitle=lines or alt.Undefined
+    )
 
 
 def wrapped(note: str, letters: int) -> list[str]:
-    """The lines of a note. An interval stays on the line of its number: `41.3 [38, 45]`; so does a `%`."""
+    """The lines of a note.
+
+    An interval stays on the line of its number: `41.3 [38, 45]`; so does a `%`.
+    """
     whole = re.sub(r" (?=\[|%|[^\[\]]*\])", NO_BREAK, note)
     return [line.replace(NO_BREAK, " ") for line in textwrap.wrap(whole, letters)]

@@ -21,26 +21,46 @@ def bars(tables: Tables, models: Sequence[str], width: int) -> Any:
     measured = _grouped([r for r in tables["sizes"] if r["accuracy"] is not None])
     groups = list(dict.fromkeys(r["group"] for r in measured))
     # A label that Vega cuts off would lose the level at its end.
-    up = alt.Axis(labelExpr=r"split(datum.label, '\n')", labelLimit=0, title=None, ticks=False, labelPadding=8)
+    up = alt.Axis(
+        labelExpr=r"split(datum.label, '\n')", labelLimit=0, title=None, ticks=False, labelPadding=8
+    )
     y = alt.Y("group:N", sort=groups, axis=up, scale=alt.Scale(paddingInner=0.3, paddingOuter=0.15))
     beside = alt.YOffset("series:N", sort=models, scale=alt.Scale(paddingInner=0.15))
-    x = alt.X("accuracy:Q", title="accuracy", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
+    x = alt.X(
+        "accuracy:Q", title="accuracy", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%")
+    )
     colour = series_colour(models)
     numbers = [alt.Tooltip(f"accuracy{e}:Q", format=".3f") for e in ("", "_low", "_high")]
-    tooltip = ["model:N", "task:N", "size:Q", *numbers, "attempts:Q", "problems:Q", "unparsed:Q", "truncated:Q"]
+    tooltip = [
+        "model:N",
+        "task:N",
+        "size:Q",
+        *numbers,
+        "attempts:Q",
+        "problems:Q",
+        "unparsed:Q",
+        "truncated:Q",
+    ]
     shown = alt.Chart()
     layers = [
-        shown.mark_bar(opacity=0.75).encode(y=y, yOffset=beside, x=x, color=colour, tooltip=tooltip),
+        shown.mark_bar(opacity=0.75).encode(
+            y=y, yOffset=beside, x=x, color=colour, tooltip=tooltip
+        ),
         shown.mark_rule(color="#222", strokeWidth=1.3).encode(
             y=y, yOffset=beside, x=alt.X("accuracy_low:Q"), x2="accuracy_high:Q"
         ),
         shown.mark_text(align="left", dx=5, fontSize=11, color="#222").encode(
-            y=y, yOffset=beside, x=alt.X("accuracy_high:Q"), text=alt.Text("accuracy:Q", format=".0%")
+            y=y,
+            yOffset=beside,
+            x=alt.X("accuracy_high:Q"),
+            text=alt.Text("accuracy:Q", format=".0%"),
         ),
     ]
     notes = [f"{r['series']}: {r['rests_on']}" for r in tables["summary"]]
     title = heading(
-        "Accuracy by task" if len(groups) > 1 else f"Accuracy on {groups[0]}".replace("\n", " "), notes, width
+        "Accuracy by task" if len(groups) > 1 else f"Accuracy on {groups[0]}".replace("\n", " "),
+        notes,
+        width,
     )
     height = alt.Step(BAR, **{"for": "offset"})
     return alt.layer(*layers, data=values(measured), width=width, height=height, title=title)
@@ -51,7 +71,10 @@ def _grouped(rows: Records) -> Records:
     tasks = list(dict.fromkeys(r["task"] for r in rows))
     sizes = {task: {r["size"] for r in rows if r["task"] == task} for task in tasks}
     ordered = sorted(rows, key=lambda r: (tasks.index(r["task"]), r["size"]))
-    return [{**r, "series": r["model"], "group": _name(r, alone=len(sizes[r["task"]]) == 1)} for r in ordered]
+    return [
+        {**r, "series": r["model"], "group": _name(r, alone=len(sizes[r["task"]]) == 1)}
+        for r in ordered
+    ]
 
 
 def _name(row: dict[str, Any], *, alone: bool) -> str:

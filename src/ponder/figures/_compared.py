@@ -1,4 +1,6 @@
-"""Two models compared, as tables and in sentences: what `ponder compare` prints and the figure `compare` draws."""
+"""Two models compared, as tables and in sentences: what `ponder compare` prints and the figure
+`compare` draws.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +33,31 @@ def compared_tables(
         for row in one.rows:
             named = {"task": task, "quantity": row.quantity, "is_ratio": row.ratio}
             tested = {"p_value": row.p_value, "q_value": row.q_value}
-            numbers = flat(**named, a=row.first, b=row.second, effect=row.effect, **tested, note=row.note)
+            numbers = flat(
+                **named, a=row.first, b=row.second, effect=row.effect, **tested, note=row.note
+            )
             tables["rows"].append({**numbers, "basis": both})
         for at in one.by_size:
-            numbers = {"a": at.first, "b": at.second, "difference": at.difference, "ratio": at.tokens}
-            counts = {"only_a": at.only_first, "only_b": at.only_second, "problems": at.first.problems}
-            record = flat(task=task, size=at.size, **numbers, **counts, extrapolated=at.extrapolated)
+            numbers = {
+                "a": at.first,
+                "b": at.second,
+                "difference": at.difference,
+                "ratio": at.tokens,
+            }
+            counts = {
+                "only_a": at.only_first,
+                "only_b": at.only_second,
+                "problems": at.first.problems,
+            }
+            record = flat(
+                task=task, size=at.size, **numbers, **counts, extrapolated=at.extrapolated
+            )
             record["basis"] = basis(o for o in compared if o.size == at.size)
             tables["sizes"].append({"ratio": None, "ratio_low": None, "ratio_high": None} | record)
         for quantity, why in one.omitted:
-            tables["omitted"].append({"task": task, "quantity": quantity, "why": why, "basis": both})
+            tables["omitted"].append(
+                {"task": task, "quantity": quantity, "why": why, "basis": both}
+            )
     return tables
 
 
@@ -51,7 +68,11 @@ def _comparison(names: tuple[str, str], task: str, one: PairComparison) -> dict[
         "a": names[0],
         "b": names[1],
         "problems": one.problems,
-        **{f"{what}_{side}": getattr(one, what)[i] for what in PER_SIDE for i, side in enumerate("ab")},
+        **{
+            f"{what}_{side}": getattr(one, what)[i]
+            for what in PER_SIDE
+            for i, side in enumerate("ab")
+        },
         "margin": one.margin,
         "verdict": one.verdict,
         "more_problems": more,
@@ -75,9 +96,13 @@ def sentence(one: PairComparison) -> str:
     if one.verdict == "above":
         return f"B is better than A: {apart}{beside}"
     if one.verdict == "not below":
-        return f"B is not worse than A by more than {margin}{_at(one.row('tokens'))}: {apart}{beside}"
+        return (
+            f"B is not worse than A by more than {margin}{_at(one.row('tokens'))}: {apart}{beside}"
+        )
     if one.verdict == "slightly below":
-        return f"B is worse than A, but by less than {margin}{_at(one.row('tokens'))}: {apart}{beside}"
+        return (
+            f"B is worse than A, but by less than {margin}{_at(one.row('tokens'))}: {apart}{beside}"
+        )
     if one.verdict == "below":
         return f"B is worse than A: {apart}{beside}"
     if row.p_value <= FALSE_RATE:
@@ -93,14 +118,22 @@ def _at(tokens: Row | None) -> str:
 
 
 def _change(ratio: float) -> str:
-    return f"{1 - ratio:.0%} fewer" if ratio < 1 else f"{ratio - 1:.0%} more" if ratio < 3 else f"{ratio:.1f} times the"
+    return (
+        f"{1 - ratio:.0%} fewer"
+        if ratio < 1
+        else f"{ratio - 1:.0%} more"
+        if ratio < 3
+        else f"{ratio:.1f} times the"
+    )
 
 
 def tokens_clause(row: Row | None) -> str:
     if row is None:
         return ""
     ends = f"{row.effect.value:.2f} [{row.effect.low:.2f}, {row.effect.high:.2f}]"
-    return f"its tokens are {ends} times those of A" + ("" if row.differs else ", which chance explains")
+    return f"its tokens are {ends} times those of A" + (
+        "" if row.differs else ", which chance explains"
+    )
 
 
 def _more(one: PairComparison) -> str:
@@ -120,7 +153,9 @@ def _rounded(n: float) -> int:
 
 def in_common(record: dict[str, Any]) -> str:
     """How many problems are compared, and, loudly, what is left out."""
-    said = f"{count(record['problems'], 'problem')} in common; attempts: A {record['attempts_a']:,}, "
+    said = (
+        f"{count(record['problems'], 'problem')} in common; attempts: A {record['attempts_a']:,}, "
+    )
     said += f"B {record['attempts_b']:,}"
     for side in "ab":
         if record[f"seeds_{side}"] > 1:
@@ -130,7 +165,11 @@ def in_common(record: dict[str, Any]) -> str:
     seeded = max(record["seeds_a"], record["seeds_b"]) > 1
     left = [
         f"{count(n, 'problem')} of {side} that "
-        + ("not every seed of both answered" if seeded else f"{'BA'['AB'.index(side)]} did not answer")
+        + (
+            "not every seed of both answered"
+            if seeded
+            else f"{'BA'['AB'.index(side)]} did not answer"
+        )
         for side in "AB"
         if (n := record[f"left_out_{side.lower()}"])
     ]
@@ -160,7 +199,9 @@ def _others(rows: Records, task: str, where: str) -> list[str]:
         for r in rows
         if r["task"] == task and r["is_ratio"] and r["q_value"] <= 0.05
     ]
-    return [f"{where}B over A, beyond chance after correction: {', '.join(clear)}."] if clear else []
+    return (
+        [f"{where}B over A, beyond chance after correction: {', '.join(clear)}."] if clear else []
+    )
 
 
 def end(value: float | None) -> str:

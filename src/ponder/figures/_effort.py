@@ -18,7 +18,9 @@ WIDEST = 100  # numbers whose interval spans more than this factor are in the ta
 
 
 def compared_at(fits: Effort, critical: Estimate) -> float:
-    """The size at which all attempts and the solved ones are compared: near the critical size, else in the middle."""
+    """The size at which all attempts and the solved ones are compared: near the critical size, else
+    in the middle.
+    """
     if fits.on_all is None:
         return math.nan
     sizes = [s.size for s in fits.on_all.sizes]
@@ -30,17 +32,22 @@ def compared_at(fits: Effort, critical: Estimate) -> float:
 
 
 def no_fits(data: Columns, fits: Effort, where: float) -> dict[str, str]:
-    """Columns of the summary: why the fit to all attempts, or to the solved ones, is neither quoted nor drawn.
+    """Columns of the summary: why the fit to all attempts, or to the solved ones, is neither quoted
+    nor drawn.
 
     "" if it is. The other tables keep its numbers.
     """
     law, cut, why = fits.on_all, data.tokens[data.truncated], ""
-    beyond = law is None or (all(s.extrapolated for s in law.sizes) and _tokens(law, where).value > cut.max(initial=0))
+    beyond = law is None or (
+        all(s.extrapolated for s in law.sizes) and _tokens(law, where).value > cut.max(initial=0)
+    )
     wide = law is not None and not _quotable(law, where)
     if len(cut) and (beyond or (wide and len(cut) > EXTRAPOLATED * len(data))):
         cap = f"{'' if cut.min() == cut.max() else 'up to '}{cut.max():,.0f} tokens"
         verb = "was" if len(cut) == 1 else "were"
-        why = f"{len(cut):,} of {len(data):,} attempts {verb} truncated at {cap}: too many for a fit"
+        why = (
+            f"{len(cut):,} of {len(data):,} attempts {verb} truncated at {cap}: too many for a fit"
+        )
     elif wide:
         why = "too few attempts for a fit"
     few = fits.on_solved is not None and not _quotable(fits.on_solved, where)
@@ -49,7 +56,9 @@ def no_fits(data: Columns, fits: Effort, where: float) -> dict[str, str]:
 
 def _tokens(law: PowerLaw, where: float) -> Estimate:
     """At the size that is quoted; in the middle if this fit has no such size."""
-    return next((s.tokens for s in law.sizes if s.size == where), law.sizes[len(law.sizes) // 2].tokens)
+    return next(
+        (s.tokens for s in law.sizes if s.size == where), law.sizes[len(law.sizes) // 2].tokens
+    )
 
 
 def _quotable(law: PowerLaw, where: float) -> bool:
@@ -74,7 +83,10 @@ def fit_tables(series: str, fits: Effort, outcomes: Sequence[Outcome]) -> Tables
     """The coefficients of every fit, its numbers at each size, and its curves."""
     tables: Tables = {"fits": [], "sizes": [], "curves": []}
     on_all, on_solved = basis(outcomes), basis(outcomes, ("right",))
-    for name, law, rests_on in (("all", fits.on_all, on_all), ("solved", fits.on_solved, on_solved)):
+    for name, law, rests_on in (
+        ("all", fits.on_all, on_all),
+        ("solved", fits.on_solved, on_solved),
+    ):
         if law:
             tables["fits"].append({**_coefficients(series, name, law), "basis": rests_on})
             tables["sizes"] += _sizes(series, name, law, rests_on)
@@ -84,8 +96,12 @@ def fit_tables(series: str, fits: Effort, outcomes: Sequence[Outcome]) -> Tables
                 tables["curves"] += [{**r, "extrapolated": r["size"] >= beyond} for r in points]
     if line := fits.line_on_solved:
         numbers = {"tokens_per_size": line.slope, "tokens_at_zero": line.intercept}
-        tables["fits"].append(flat(series=series, fitted_to="solved, as published", **numbers, basis=on_solved))
-        tables["curves"] += curve_records(line.curve, series=series, fit="line", extrapolated=False, basis=on_solved)
+        tables["fits"].append(
+            flat(series=series, fitted_to="solved, as published", **numbers, basis=on_solved)
+        )
+        tables["curves"] += curve_records(
+            line.curve, series=series, fit="line", extrapolated=False, basis=on_solved
+        )
     if peak := fits.peak:
         numbers = {"peak": peak.size, "exponent_before": peak.before, "exponent_after": peak.after}
         named = {"series": series, "fitted_to": "all, with a peak"}
@@ -96,7 +112,11 @@ def fit_tables(series: str, fits: Effort, outcomes: Sequence[Outcome]) -> Tables
 def _coefficients(series: str, name: str, law: PowerLaw) -> dict[str, Any]:
     bend = law.bend or Estimate(math.nan, -math.inf, math.inf, 0, 0)
     tests = {"bend_p": law.bend_p, "lack_of_fit_p": law.lack_of_fit_p}
-    rests = {"attempts": law.exponent.attempts, "problems": law.exponent.problems, "without_tokens": law.left_out}
+    rests = {
+        "attempts": law.exponent.attempts,
+        "problems": law.exponent.problems,
+        "without_tokens": law.left_out,
+    }
     return flat(series=series, fitted_to=name, exponent=law.exponent, bend=bend, **tests, **rests)
 
 
@@ -156,16 +176,24 @@ def headlines(tables: Tables, summary: dict[str, Any]) -> list[str]:
 
 
 def details(tables: Tables, summary: dict[str, Any]) -> list[str]:
-    """What the findings say besides: the published line, critical sizes by budget, and where the fit falls short."""
+    """What the findings say besides: the published line, critical sizes by budget, and where the
+    fit falls short.
+    """
     own, unit, tokens = _own(tables, summary), summary["unit"], f"{summary['token_kind']} tokens"
     clauses = []
     for fit in own["fits"]:
         if fit["fitted_to"] == "solved, as published" and not summary["no_fit_to_solved"]:
             slope = span(fit, "tokens_per_size")
-            clauses.append(f"a straight line through solved attempts, as published: {slope} {tokens} per {one(unit)}")
-        tested = fit["fitted_to"] == "all" and not summary["no_fit"] and fit["lack_of_fit_p"] is not None
+            clauses.append(
+                f"a straight line through solved attempts, as published: {slope} {tokens} per {one(unit)}"
+            )
+        tested = (
+            fit["fitted_to"] == "all" and not summary["no_fit"] and fit["lack_of_fit_p"] is not None
+        )
         if tested and fit["lack_of_fit_p"] < SURE:
-            clauses.append(f"the curve misses the means of some sizes (lack of fit, {_p(fit['lack_of_fit_p'])})")
+            clauses.append(
+                f"the curve misses the means of some sizes (lack of fit, {_p(fit['lack_of_fit_p'])})"
+            )
         if fit["fitted_to"] == "all" and fit["without_tokens"]:
             clauses.append(f"left out of the fit: {fit['without_tokens']:,} without {tokens}")
     budgets = [r for r in own["by_budget"] if r["budget"]]  # an eighth of 7 tokens is none
@@ -184,7 +212,8 @@ def _p(value: float) -> str:
 
 def _own(tables: Tables, summary: dict[str, Any]) -> Tables:
     return {
-        name: [r for r in tables[name] if r["series"] == summary["series"]] for name in ("fits", "sizes", "by_budget")
+        name: [r for r in tables[name] if r["series"] == summary["series"]]
+        for name in ("fits", "sizes", "by_budget")
     }
 
 
@@ -216,4 +245,6 @@ def _extrapolated(sizes: Sequence[dict[str, Any]], unit: str) -> list[str]:
     beyond = [r["size"] for r in sizes if r["fitted_to"] == "all" and r["extrapolated"]]
     if not beyond:
         return []
-    return [f"extrapolated from {at(format(beyond[0], 'g'), unit)} on: more than 20 % of the attempts are truncated"]
+    return [
+        f"extrapolated from {at(format(beyond[0], 'g'), unit)} on: more than 20 % of the attempts are truncated"
+    ]

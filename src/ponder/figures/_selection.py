@@ -1,4 +1,6 @@
-"""Groups students that were trained on selected traces: how the traces were selected, how many, and by which reward."""
+"""Groups students that were trained on selected traces: how the traces were selected, how many, and
+by which reward.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ MADE = (
     "score_high",
     "reward_parameters",
 )
-# Settings of `sft` that only a reward uses: they name a line if they vary between lines of one rule.
+# Settings of `sft` that only a reward uses: they name a line if they vary between lines of one
+# rule.
 SCORING = ("cut", "threshold", "tolerance", "match_length")
 RULES = {
     "exact": "exact scores",  # no ties, where other lines of the study have some
@@ -55,14 +58,30 @@ class Student:
 
     def record(self, panel: str) -> Row:
         right = fraction(self.variant, self.variant.correct)
-        named = {"panel": panel, "line": self.line, "by": self.by, "reward": self.reward, "rest": self.rest}
-        rests = {"seeds": len(self.variant.seeds), "attempts": right.attempts, "problems": right.problems}
-        return flat(**named, number=self.number, accuracy=right, **self.made, **rests, basis=self.basis)
+        named = {
+            "panel": panel,
+            "line": self.line,
+            "by": self.by,
+            "reward": self.reward,
+            "rest": self.rest,
+        }
+        rests = {
+            "seeds": len(self.variant.seeds),
+            "attempts": right.attempts,
+            "problems": right.problems,
+        }
+        return flat(
+            **named, number=self.number, accuracy=right, **self.made, **rests, basis=self.basis
+        )
 
     def minus(self, other: Student, panel: str) -> Row:
-        """Return this student's results minus another's, paired by problem; also the interval over problems alone."""
+        """Return this student's results minus another's, paired by problem; also the interval over
+        problems alone.
+        """
         first, second = self.variant, other.variant
-        alone = paired_difference(first.by_problem(first.correct), second.by_problem(second.correct))
+        alone = paired_difference(
+            first.by_problem(first.correct), second.by_problem(second.correct)
+        )
         tokens = [s.made["selected_tokens"] for s in (self, other)]
         return flat(
             panel=panel,
@@ -99,17 +118,29 @@ class Panel:
         return {**named, **{name: getattr(self, name) for name in names}}
 
     def baseline(self, student: Student, by: str) -> Student | None:
-        """The student of as many traces that were selected otherwise, with the same other settings if there is one."""
-        others = [s for s in self.students if s.by == by and (s.number == student.number or by in (UNTRAINED, ALL))]
+        """The student of as many traces that were selected otherwise, with the same other settings
+        if there is one.
+        """
+        others = [
+            s
+            for s in self.students
+            if s.by == by and (s.number == student.number or by in (UNTRAINED, ALL))
+        ]
         return min(others, key=lambda s: (s.rest != student.rest, s.line), default=None)
 
 
 def students(
-    outcomes: Sequence[Outcome], chosen: str, number: str, by: Literal["task", "size"], pool_seeds: bool = False
+    outcomes: Sequence[Outcome],
+    chosen: str,
+    number: str,
+    by: Literal["task", "size"],
+    pool_seeds: bool = False,
 ) -> Iterator[Panel]:
-    """Yield one panel per student model, pool of traces, and task or size. Students under best-of-n are left out.
+    """Yield one panel per student model, pool of traces, and task or size. Students under best-of-n
+    are left out.
 
-    `chosen` and `number` are the names of the settings that say how traces were selected, and how many.
+    `chosen` and `number` are the names of the settings that say how traces were selected, and how
+    many.
     """
     single = [o for o in outcomes if not any(use.name == "best_of" for use in o.cell.chain)]
     trained = [o for o in single if setting(o, chosen) is not None and _number(o, chosen, number)]
@@ -136,9 +167,18 @@ def students(
             made = kinds.setdefault(key, {**kind, "made": {}})["made"]
             made[o.cell.training_seeds] = o.made  # the same in every attempt of a seed
             named.setdefault(key, []).append(o)
-        bare = [o for o in outcomes if o.cell.variant_key == student.key and setting(o, chosen) is None]
+        bare = [
+            o for o in outcomes if o.cell.variant_key == student.key and setting(o, chosen) is None
+        ]
         if bare:
-            kinds[UNTRAINED] = {"line": UNTRAINED, "by": UNTRAINED, "reward": "", "rest": "", "number": 0, "made": {}}
+            kinds[UNTRAINED] = {
+                "line": UNTRAINED,
+                "by": UNTRAINED,
+                "reward": "",
+                "rest": "",
+                "number": 0,
+                "made": {},
+            }
             named[UNTRAINED] = bare
         for panel in panels(named, by, pool=pool_seeds):
             shown = []
@@ -167,11 +207,14 @@ def _place(student: Student) -> tuple[Any, ...]:
     return student.by != UNTRAINED, student.by, size, student.line, student.number
 
 
-def _kinds(own: Sequence[Outcome], chosen: str, number: str, several: bool, tied: bool) -> Iterator[dict[str, Any]]:
-    """How the traces of each student were selected. Students that differ in more than the seed are different kinds.
+def _kinds(
+    own: Sequence[Outcome], chosen: str, number: str, several: bool, tied: bool
+) -> Iterator[dict[str, Any]]:
+    """How the traces of each student were selected. Students that differ in more than the seed are
+    different kinds.
 
-    `several`: whether the study has several rewards, so that a line is named by its reward; `tied`: whether it has
-    scores that tie, so that a line without ties says so.
+    `several`: whether the study has several rewards, so that a line is named by its reward; `tied`:
+    whether it has scores that tie, so that a line without ties says so.
     """
     others = {}
     rules: dict[str, dict[bytes, dict[str, Any]]] = {}
@@ -184,7 +227,9 @@ def _kinds(own: Sequence[Outcome], chosen: str, number: str, several: bool, tied
             scoring = {key: value for key, value in others[model].items() if key in SCORING}
             rules.setdefault(_rule(others[model], tied), {})[model] = scoring
     rests = in_words(others, but=("seed", "reward", "rule", *SCORING))
-    scored = {model: words for tables in rules.values() for model, words in in_words(tables).items()}
+    scored = {
+        model: words for tables in rules.values() for model, words in in_words(tables).items()
+    }
     for o in own:
         model = o.cell.model_key
         by, rule = str(setting(o, chosen)), _rule(others[model], tied)
@@ -194,7 +239,13 @@ def _kinds(own: Sequence[Outcome], chosen: str, number: str, several: bool, tied
         named = (RULES.get(rule, rule), rests[model], scored[model]) if reward else (rests[model],)
         rest = ", ".join(part for part in named if part)
         line = ", ".join(part for part in (reward if several and reward else by, rest) if part)
-        yield {"line": line, "by": by, "reward": reward, "rest": rest, "number": _number(o, chosen, number)}
+        yield {
+            "line": line,
+            "by": by,
+            "reward": reward,
+            "rest": rest,
+            "number": _number(o, chosen, number),
+        }
 
 
 def _rule(settings: Mapping[str, Any], tied: bool) -> str:
@@ -207,18 +258,26 @@ def _rule(settings: Mapping[str, Any], tied: bool) -> str:
 
 def _pool(cell: Cell, chosen: str) -> str:
     """The traces that there were to select from: those of a file, or of teachers."""
-    settings = {key: value for owner in owners(cell, chosen) for key, value in cell.owners[owner].settings.items()}
+    settings = {
+        key: value
+        for owner in owners(cell, chosen)
+        for key, value in cell.owners[owner].settings.items()
+    }
     return str(settings.get("data") or ", ".join(map(str, settings.get("teachers") or ())))
 
 
 def _reward(cell: Cell, chosen: str) -> str:
-    return reward_name(next((cell.owners[owner].settings.get("reward") for owner in owners(cell, chosen)), None))
+    return reward_name(
+        next((cell.owners[owner].settings.get("reward") for owner in owners(cell, chosen)), None)
+    )
 
 
 def reward_name(reward: Any) -> str:
     """A reward's title, or its name and settings if only its identity is known."""
     if isinstance(reward, Mapping):
-        return " ".join([str(reward["name"]), *(f"{k}={v}" for k, v in reward.items() if k != "name")])
+        return " ".join(
+            [str(reward["name"]), *(f"{k}={v}" for k, v in reward.items() if k != "name")]
+        )
     return str(reward or REWARD)
 
 

@@ -14,11 +14,14 @@ from ponder.figures._selection import ALL, RANDOM, REWARD, UNTRAINED, traces
 from ponder.figures._variants import differs
 
 Row = dict[str, Any]
-LOPSIDED = 0.15  # more of one teacher than among random traces, from which on the teacher may be what was selected
+# more of one teacher than among random traces, from which on the teacher may be what was selected
+LOPSIDED = 0.15
 
 
 def shown_alone(tables: Tables) -> Records:
-    """The panels that are drawn by number: of several pools those with several numbers, rewards or rules."""
+    """The panels that are drawn by number: of several pools those with several numbers, rewards or
+    rules.
+    """
     several = set()
     for panel in (p["panel"] for p in tables["panels"]):
         own = [s for s in tables["students"] if s["panel"] == panel]
@@ -28,7 +31,9 @@ def shown_alone(tables: Tables) -> Records:
 
 
 def by_pool(tables: Tables, colour: alt.Color) -> Iterator[Any]:
-    """A panel per student and task: accuracy in each pool, at the smallest number, for what several pools have."""
+    """A panel per student and task: accuracy in each pool, at the smallest number, for what several
+    pools have.
+    """
     for group in dict.fromkeys(p["group"] for p in tables["panels"] if p["pool"]):
         pools = {p["panel"]: p["pool"] for p in tables["panels"] if p["group"] == group}
         own = [{**s, "pool": pools[s["panel"]]} for s in tables["students"] if s["panel"] in pools]
@@ -41,10 +46,24 @@ def by_pool(tables: Tables, colour: alt.Color) -> Iterator[Any]:
 
 
 def _pools_panel(shown: Records, pools: list[str], least: float, colour: alt.Color) -> Any:
-    x = alt.X("pool:N", title="traces to select from", sort=pools, axis=alt.Axis(labelAngle=0, labelLimit=200))
+    x = alt.X(
+        "pool:N",
+        title="traces to select from",
+        sort=pools,
+        axis=alt.Axis(labelAngle=0, labelLimit=200),
+    )
     beside = alt.XOffset("line:N")
-    y = alt.Y("accuracy:Q", title="accuracy", axis=alt.Axis(format="%", tickCount=6), scale=alt.Scale(domain=[0, 1]))
-    tooltip = ["pool:N", "line:N", *(f"{f}:Q" for f in ("number", "accuracy", "accuracy_low", "accuracy_high"))]
+    y = alt.Y(
+        "accuracy:Q",
+        title="accuracy",
+        axis=alt.Axis(format="%", tickCount=6),
+        scale=alt.Scale(domain=[0, 1]),
+    )
+    tooltip = [
+        "pool:N",
+        "line:N",
+        *(f"{f}:Q" for f in ("number", "accuracy", "accuracy_low", "accuracy_high")),
+    ]
     chart = alt.Chart(values(shown))
     layers = [
         chart.mark_rule(strokeWidth=1.4).encode(
@@ -54,16 +73,24 @@ def _pools_panel(shown: Records, pools: list[str], least: float, colour: alt.Col
             x=x, xOffset=beside, y=y, color=colour, tooltip=tooltip
         ),
     ]
-    note = f"{traces(least)}; `{ALL}` is the whole pool" if any(s["by"] == ALL for s in shown) else traces(least)
+    note = (
+        f"{traces(least)}; `{ALL}` is the whole pool"
+        if any(s["by"] == ALL for s in shown)
+        else traces(least)
+    )
     title = alt.TitleParams("by pool", subtitle=note, fontSize=12, frame="group")
     return alt.layer(*layers, width=SIZE[0], height=SIZE[1], title=title)
 
 
 def reason(panel: str, students: Records, differences: Records) -> str:
-    """Why the reward's highest scores are worse than as many random traces, in words; "" unless one is."""
+    """Why the reward's highest scores are worse than as many random traces, in words; "" unless one
+    is.
+    """
     own = {(s["line"], s["number"]): s for s in students if s["panel"] == panel}
     lost = [
-        d for d in differences if d["panel"] == panel and d["less_by"] == RANDOM and d["difference"] < 0 and differs(d)
+        d
+        for d in differences
+        if d["panel"] == panel and d["less_by"] == RANDOM and d["difference"] < 0 and differs(d)
     ]
     for d in lost:
         chosen, chance = own[d["line"], d["number"]], own[d["less"], d["less_number"]]

@@ -1,4 +1,6 @@
-"""What the figure `best_of` shows of each reward: whether it tells right samples from wrong ones, and why not."""
+"""What the figure `best_of` shows of each reward: whether it tells right samples from wrong ones,
+and why not.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ class Scored(NamedTuple):
 
 
 def separations(panel: str, scored: Sequence[Scored]) -> tuple[Records, Records]:
-    """For each reward how well it separates samples, and its calibration; with the most samples that it was given."""
+    """For each reward how well it separates samples, and its calibration; with the most samples
+    that it was given.
+    """
     groups: dict[str, list[tuple[Outcome, ScoredSamples]]] = {}
     pickers: dict[str, str] = {}
     for o, reward, picker in scored:
@@ -57,12 +61,30 @@ def separations(panel: str, scored: Sequence[Scored]) -> tuple[Records, Records]
         with_most = [(o, one) for o, one in groups[reward] if _samples(o) == most]
         found = separation([one for _, one in with_most])
         scored_by = basis(o for o, _ in with_most)
-        named = {"panel": panel, "reward": reward, "picker": pickers[reward], "n": most, "pairs": found.pairs}
+        named = {
+            "panel": panel,
+            "reward": reward,
+            "picker": pickers[reward],
+            "n": most,
+            "pairs": found.pairs,
+        }
         names = ("auc", "same_thinking", "thinkings", "wrong_in_answer", "said", "right", "brier")
         rests = {"attempts": found.right.attempts, "problems": found.right.problems}
-        rows.append(flat(**named, **{name: getattr(found, name) for name in names}, **rests, basis=scored_by))
+        rows.append(
+            flat(
+                **named, **{name: getattr(found, name) for name in names}, **rests, basis=scored_by
+            )
+        )
         for bin_ in found.bins:
-            bins.append(flat(panel=panel, reward=reward, picker=pickers[reward], **bin_._asdict(), basis=scored_by))
+            bins.append(
+                flat(
+                    panel=panel,
+                    reward=reward,
+                    picker=pickers[reward],
+                    **bin_._asdict(),
+                    basis=scored_by,
+                )
+            )
     return rows, bins
 
 
@@ -71,7 +93,9 @@ def _samples(outcome: Outcome) -> int:
 
 
 def separation_findings(rows: Records) -> Iterator[str]:
-    """Sentences on one panel: each reward's AUC and calibration, and what the samples leave to tell apart."""
+    """Sentences on one panel: each reward's AUC and calibration, and what the samples leave to tell
+    apart.
+    """
     for row in rows:
         verdict = _verdict(row)
         yield (
@@ -97,21 +121,15 @@ def _why(row: Row) -> str:
     """What the samples of a problem differ in, and which rewards that leaves out."""
     if row["wrong_in_answer"] is None:
         return ""
-    same = (
-        f"all {row['n']} samples of a problem have the same thinking in {span(row, 'same_thinking', '.0%')} of attempts"
-    )
-    shared = (
-        f"{span(row, 'wrong_in_answer', '.0%')} of the wrong samples have the thinking of a right one, word for word"
-    )
+    same = f"all {row['n']} samples of a problem have the same thinking in {span(row, 'same_thinking', '.0%')} of attempts"
+    shared = f"{span(row, 'wrong_in_answer', '.0%')} of the wrong samples have the thinking of a right one, word for word"
     if row["wrong_in_answer"] > MOSTLY:
         return (
             f"{same}, and {shared}. Such samples differ only in the answer, so a reward that looks for errors in the "
             "steps finds the same steps in both and can't help; only one that has learned how this model gets from its "
             "last step to the answer can"
         )
-    return (
-        f"{same}, and {shared}: most wrong samples differ from the right ones in their steps, where a reward can see it"
-    )
+    return f"{same}, and {shared}: most wrong samples differ from the right ones in their steps, where a reward can see it"
 
 
 def separation_chart(rows: Records, bins: Records, scale: alt.Scale) -> Any:
@@ -126,16 +144,26 @@ def separation_chart(rows: Records, bins: Records, scale: alt.Scale) -> Any:
 def _auc(panel: str, own: Records, scale: alt.Scale) -> Any:
     names = [r["reward"] for r in own]
     low = min([0.4, *(r["auc_low"] for r in own if r["auc_low"] is not None)])
-    x = alt.X("auc:Q", title="AUC within a problem", scale=alt.Scale(domain=[low - 0.02, 1.0], nice=False))
+    x = alt.X(
+        "auc:Q", title="AUC within a problem", scale=alt.Scale(domain=[low - 0.02, 1.0], nice=False)
+    )
     y = alt.Y("reward:N", title=None, sort=names, axis=alt.Axis(labelLimit=160))
     colour = alt.Color("picker:N", scale=scale, legend=None)
     base = alt.Chart(values(own))
-    line = alt.Chart(values([{"auc": CHANCE}])).mark_rule(color=MUTED, strokeDash=[4, 3]).encode(x=x)
+    line = (
+        alt.Chart(values([{"auc": CHANCE}])).mark_rule(color=MUTED, strokeDash=[4, 3]).encode(x=x)
+    )
     tips = ["reward:N", *(f"{f}:Q" for f in ("auc", "auc_low", "auc_high", "pairs"))]
-    bars = base.mark_rule(strokeWidth=2).encode(x=alt.X("auc_low:Q"), x2="auc_high:Q", y=y, color=colour)
-    dots = base.mark_point(filled=True, size=70, opacity=1).encode(x=x, y=y, color=colour, tooltip=tips)
+    bars = base.mark_rule(strokeWidth=2).encode(
+        x=alt.X("auc_low:Q"), x2="auc_high:Q", y=y, color=colour
+    )
+    dots = base.mark_point(filled=True, size=70, opacity=1).encode(
+        x=x, y=y, color=colour, tooltip=tips
+    )
     note = "dashed: chance; bars: 95 % over problems"
-    title = alt.TitleParams(f"{panel}: right above wrong", subtitle=note, fontSize=12, frame="group")
+    title = alt.TitleParams(
+        f"{panel}: right above wrong", subtitle=note, fontSize=12, frame="group"
+    )
     return alt.layer(line, bars, dots, width=SMALL[0], height=max(60, 34 * len(own)), title=title)
 
 
@@ -147,12 +175,19 @@ def _calibration(panel: str, told: Records, scale: alt.Scale) -> Any:
     colour = alt.Color("picker:N", scale=scale, legend=None)
     diagonal = alt.Chart(values([{"said": 0, "right": 0}, {"said": 1, "right": 1}]))
     base = alt.Chart(values(told))
-    tips = ["reward:N", *(f"{f}:Q" for f in ("said", "right", "right_low", "right_high", "samples"))]
+    tips = [
+        "reward:N",
+        *(f"{f}:Q" for f in ("said", "right", "right_low", "right_high", "samples")),
+    ]
     layers = [
         diagonal.mark_line(color=MUTED, strokeDash=[4, 3]).encode(x=x, y=y),
-        base.mark_rule(strokeWidth=1.5).encode(x=x, y=alt.Y("right_low:Q"), y2="right_high:Q", color=colour),
+        base.mark_rule(strokeWidth=1.5).encode(
+            x=x, y=alt.Y("right_low:Q"), y2="right_high:Q", color=colour
+        ),
         base.mark_line(strokeWidth=1.5).encode(x=x, y=y, color=colour, detail="reward:N"),
-        base.mark_point(filled=True, size=50, opacity=1).encode(x=x, y=y, color=colour, tooltip=tips),
+        base.mark_point(filled=True, size=50, opacity=1).encode(
+            x=x, y=y, color=colour, tooltip=tips
+        ),
     ]
     note = "dashed: calibrated; bars: 95 % over problems"
     title = alt.TitleParams(f"{panel}: calibration", subtitle=note, fontSize=12, frame="group")

@@ -1,7 +1,8 @@
 """Looks up settings of the methods that a model was put under.
 
-Two methods of a chain may have a setting of the same name, so a figure that is asked for `window` refuses to guess:
-`compress.window` says which one is meant. A name that is no setting is looked up among an attempt's details.
+Two methods of a chain may have a setting of the same name, so a figure that is asked for `window`
+refuses to guess: `compress.window` says which one is meant. A name that is no setting is looked up
+among an attempt's details.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from ponder.core import Cell, Outcome, UserError
 
 
 def setting(outcome: Outcome, name: str) -> Any:
-    """Return a setting of a method (`window` or `compress.window`), or else a detail of the attempt; else None."""
+    """Return a setting of a method (`window` or `compress.window`), or else a detail of the
+    attempt; else None.
+    """
     dotted = dotted_name(outcome.cell, name)
     if dotted:
         return outcome.cell.settings[dotted]
@@ -37,7 +40,11 @@ def setting_reader(name: str) -> Callable[[Outcome], Any]:
 def dotted_name(cell: Cell, name: str) -> str:
     """Return the full name of a method's setting in `Cell.settings`; "" if no method has it."""
     method, _, key = name.rpartition(".")
-    having = [owner for owner, use in cell.owners.items() if key in use.settings and (not method or use.name == method)]
+    having = [
+        owner
+        for owner, use in cell.owners.items()
+        if key in use.settings and (not method or use.name == method)
+    ]
     if not having:
         return ""
     if not method and len(having) > 1:
@@ -56,7 +63,9 @@ def owners(cell: Cell, *names: str) -> list[str]:
 
 
 def beside(cell: Cell, *names: str) -> dict[str, Any]:
-    """Return the other settings of the methods that have these; of several methods, as in `compress.budget`."""
+    """Return the other settings of the methods that have these; of several methods, as in
+    `compress.budget`.
+    """
     taken = {dotted_name(cell, name) for name in names}
     methods = owners(cell, *names)
     others = {}

@@ -1,7 +1,8 @@
-"""Tokens by outcome where there is only one size: a strip of attempts per outcome, with the median and its interval.
+"""Tokens by outcome where there is only one size: a strip of attempts per outcome, with the median
+and its interval.
 
-A task of one size, such as a benchmark, has no trend to fit. What is left to see is how tokens are distributed, and
-whether wrong answers take more of them than right ones.
+A task of one size, such as a benchmark, has no trend to fit. What is left to see is how tokens are
+distributed, and whether wrong answers take more of them than right ones.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from ponder.figures._units import at
 from ponder.stats.accuracy import median_tokens
 from ponder.stats.columns import Bools, Columns
 
-# Outcome: shape, fill, outline. Wrong answers are hollow: attempts of one size share one x, and all kinds must show.
+# Outcome: shape, fill, outline. Wrong answers are hollow: attempts of one size share one x, and all
+# kinds must show.
 OUTCOMES = {
     "solved": ("circle", SOLVED, SOLVED),
     "wrong": ("square", "transparent", WRONG),
@@ -35,7 +37,9 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 def outcome_rows(series: str, data: Columns, unit: str, outcomes: Sequence[Outcome]) -> Records:
-    """The median tokens of the attempts with each outcome; truncated ones needed more than they were given."""
+    """The median tokens of the attempts with each outcome; truncated ones needed more than they
+    were given.
+    """
     wrong = ~(data.correct | data.unparsed | data.truncated)
     parts: dict[Ended, Bools] = {
         "right": data.correct,
@@ -47,7 +51,11 @@ def outcome_rows(series: str, data: Columns, unit: str, outcomes: Sequence[Outco
     for ended, chosen in parts.items():
         if chosen.any():
             own = data.where(chosen)
-            median = median_tokens(own) if ended != "truncated" else Estimate(math.nan, math.nan, math.nan, 0, 0)
+            median = (
+                median_tokens(own)
+                if ended != "truncated"
+                else Estimate(math.nan, math.nan, math.nan, 0, 0)
+            )
             rests = {"attempts": len(own), "problems": own.problems}
             where = {"size": float(own.size[0]), "unit": unit}
             outcome = "solved" if ended == "right" else ended
@@ -57,7 +65,9 @@ def outcome_rows(series: str, data: Columns, unit: str, outcomes: Sequence[Outco
 
 
 def outcome_clause(rows: Records, tokens: str) -> str:
-    """The medians of one series: `the median of solved attempts is 210 [180, 240] output tokens, of wrong ones …`."""
+    """The medians of one series: `the median of solved attempts is 210 [180, 240] output tokens, of
+    wrong ones …`.
+    """
     medians = [(r["outcome"], span(r, "median")) for r in rows if r["outcome"] != "truncated"]
     where = f" at {asked}" if (asked := _size(rows[0])) else ""
     if not medians:
@@ -69,8 +79,12 @@ def outcome_clause(rows: Records, tokens: str) -> str:
 
 def outcome_marks(kinds: Sequence[str]) -> dict[str, Any]:
     """How attempts look by their outcome, with one legend."""
-    legend = alt.Legend(title=None, orient="bottom", symbolOpacity=1, symbolStrokeWidth=1.2, clipHeight=18)
-    scales = [alt.Scale(domain=list(kinds), range=[OUTCOMES[k][i] for k in kinds]) for i in range(3)]
+    legend = alt.Legend(
+        title=None, orient="bottom", symbolOpacity=1, symbolStrokeWidth=1.2, clipHeight=18
+    )
+    scales = [
+        alt.Scale(domain=list(kinds), range=[OUTCOMES[k][i] for k in kinds]) for i in range(3)
+    ]
     return {
         "shape": alt.Shape("outcome:N", scale=scales[0], legend=legend),
         "fill": alt.Fill("outcome:N", scale=scales[1], legend=legend),
@@ -81,11 +95,20 @@ def outcome_marks(kinds: Sequence[str]) -> dict[str, Any]:
 
 def strips(tables: Tables, kinds: Sequence[str], width: int) -> Any:
     """A group of strips per series, a strip per outcome, on one axis of tokens."""
-    places = {k: n for n, k in enumerate(k for k in kinds if any(r["outcome"] == k for r in tables["outcomes"]))}
+    places = {
+        k: n
+        for n, k in enumerate(
+            k for k in kinds if any(r["outcome"] == k for r in tables["outcomes"])
+        )
+    }
     label = {r["series"]: textwrap.fill(r["series"], LABEL) for r in tables["summary"]}
-    up = alt.Axis(labelExpr=r"split(datum.label, '\n')", labelLimit=0, title=None, ticks=False, labelPadding=8)
+    up = alt.Axis(
+        labelExpr=r"split(datum.label, '\n')", labelLimit=0, title=None, ticks=False, labelPadding=8
+    )
     y = alt.Y("label:N", sort=list(label.values()), axis=up, scale=alt.Scale(padding=0.1))
-    place = alt.YOffset("place:Q", scale=alt.Scale(domain=[-0.6, len(places) - 0.4], nice=False, zero=False))
+    place = alt.YOffset(
+        "place:Q", scale=alt.Scale(domain=[-0.6, len(places) - 0.4], nice=False, zero=False)
+    )
     tokens = TITLES[tables["summary"][0]["token_kind"]]
     x = alt.X("tokens:Q", title=tokens, scale=alt.Scale(domainMin=0), axis=alt.Axis(tickCount=8))
     medians = [
@@ -95,19 +118,32 @@ def strips(tables: Tables, kinds: Sequence[str], width: int) -> Any:
     ]
     known = [r for r in medians if r["median_high"] is not None]
     points = [{**p, "label": label[p["series"]]} for p in _spread(tables["attempts"], places)]
-    dots, intervals, middles = (alt.Chart(values(rows)).encode(y=y, yOffset=place) for rows in (points, known, medians))
+    dots, intervals, middles = (
+        alt.Chart(values(rows)).encode(y=y, yOffset=place) for rows in (points, known, medians)
+    )
     numbers = ["outcome:N", "median:Q", "median_low:Q", "median_high:Q", "attempts:Q"]
     layers = [
         dots.mark_point(size=26, opacity=0.45, strokeWidth=1.2).encode(x=x, **outcome_marks(kinds)),
-        intervals.mark_rule(color="#222", strokeWidth=2).encode(x=alt.X("median_low:Q"), x2="median_high:Q"),
-        middles.mark_tick(color="#222", thickness=3, size=0.9 * STRIP).encode(x=alt.X("median:Q"), tooltip=numbers),
+        intervals.mark_rule(color="#222", strokeWidth=2).encode(
+            x=alt.X("median_low:Q"), x2="median_high:Q"
+        ),
+        middles.mark_tick(color="#222", thickness=3, size=0.9 * STRIP).encode(
+            x=alt.X("median:Q"), tooltip=numbers
+        ),
     ]
     height = alt.Step(STRIP * len(places) + 10)
-    return alt.layer(*layers, width=width, height=height, title=heading("Tokens by outcome", _notes(tables), width))
+    return alt.layer(
+        *layers,
+        width=width,
+        height=height,
+        title=heading("Tokens by outcome", _notes(tables), width),
+    )
 
 
 def _spread(attempts: Records, places: Mapping[str, int]) -> Records:
-    """The attempts to draw, each at its place: spread over the height of its strip, so that more of them show."""
+    """The attempts to draw, each at its place: spread over the height of its strip, so that more of
+    them show.
+    """
     strips: dict[tuple[str, str], Records] = {}
     for p in attempts:
         strips.setdefault((p["series"], p["outcome"]), []).append(p)

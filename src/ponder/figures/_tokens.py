@@ -1,6 +1,8 @@
-"""Which tokens a figure counts: thinking, answer or both, the same kind for all of its models, and how it says so.
+"""Which tokens a figure counts: thinking, answer or both, the same kind for all of its models, and
+how it says so.
 
-A model that reasons in its reply reports no thinking tokens: on an axis of thinking tokens all its attempts are at 0.
+A model that reasons in its reply reports no thinking tokens: on an axis of thinking tokens all its
+attempts are at 0.
 """
 
 from __future__ import annotations
@@ -18,13 +20,17 @@ TITLES: dict[TokenKind, str] = {
     "thinking": "thinking tokens",
     "answer": "answer tokens",
 }
-# A model counts as reporting thinking if this fraction of its attempts has some. Not "any": budget forcing turns the
-# replies that it cuts into thinking, and only those. Output tokens are right for a model that often answers at once.
+# A model counts as reporting thinking if this fraction of its attempts has some. Not "any": budget
+# forcing turns the replies that it cuts into thinking, and only those. Output tokens are right for
+# a model that often answers at once.
 REPORTS = 0.9
 
 
 def token_kind(outcomes: Sequence[Outcome], asked: Tokens) -> TokenKind:
-    """The tokens to count. "auto": thinking tokens if every model reports them, else output tokens for all."""
+    """The tokens to count.
+
+    "auto": thinking tokens if every model reports them, else output tokens for all.
+    """
     if asked != "auto":
         return asked
     return "output" if _silent(outcomes) else "thinking"
@@ -34,24 +40,44 @@ def counted(outcomes: Sequence[Outcome], asked: Tokens) -> dict[str, Any]:
     """Columns for a figure's table: the tokens that it counts, and why, if that was not asked for."""
     silent = _silent(outcomes) if asked == "auto" else {}
     none = [model for model, fraction in silent.items() if not fraction]
-    parts = [f"{_listed(none)} {'report' if len(none) > 1 else 'reports'} no thinking tokens"] if none else []
-    parts += [f"{model} reports thinking tokens in only {f:.0%} of its attempts" for model, f in silent.items() if f]
+    parts = (
+        [f"{_listed(none)} {'report' if len(none) > 1 else 'reports'} no thinking tokens"]
+        if none
+        else []
+    )
+    parts += [
+        f"{model} reports thinking tokens in only {f:.0%} of its attempts"
+        for model, f in silent.items()
+        if f
+    ]
     return {"token_kind": token_kind(outcomes, asked), "token_kind_why": ", and ".join(parts)}
 
 
 def token_findings(records: Records) -> list[str]:
-    """A sentence if `auto` chose output tokens: nobody asked for them, so the reader should know why."""
+    """A sentence if `auto` chose output tokens: nobody asked for them, so the reader should know
+    why.
+    """
     chosen = next((r for r in records if r["token_kind_why"]), None)
-    return [f"Tokens are {TITLES[chosen['token_kind']]} for all models: {chosen['token_kind_why']}."] if chosen else []
+    return (
+        [f"Tokens are {TITLES[chosen['token_kind']]} for all models: {chosen['token_kind_why']}."]
+        if chosen
+        else []
+    )
 
 
 def estimated(outcomes: Sequence[Outcome]) -> str:
-    """A note if tokens were not counted by a server or a tokenizer but estimated from the text; else ""."""
+    """A note if tokens were not counted by a server or a tokenizer but estimated from the text;
+    else "".
+    """
     counted_by = Counter(o.counted_by for o in outcomes if o.answered)
     guessed, every = counted_by["estimate"], counted_by.total()
     if not guessed:
         return ""
-    return "tokens are estimates" if guessed == every else f"tokens of {guessed:,} of {every:,} attempts are estimates"
+    return (
+        "tokens are estimates"
+        if guessed == every
+        else f"tokens of {guessed:,} of {every:,} attempts are estimates"
+    )
 
 
 def overlay_notes(published: TokenKind, kind: TokenKind) -> list[str]:
@@ -62,7 +88,9 @@ def overlay_notes(published: TokenKind, kind: TokenKind) -> list[str]:
 
 
 def _silent(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """The models that don't report thinking tokens, each with the fraction of its attempts that have some."""
+    """The models that don't report thinking tokens, each with the fraction of its attempts that
+    have some.
+    """
     answers: Counter[bytes] = Counter()
     thought: Counter[bytes] = Counter()
     for o in outcomes:

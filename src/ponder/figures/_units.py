@@ -12,10 +12,18 @@ LEVELS = "levels"  # the unit of sizes that are only ranks: level 4 isn't twice 
 
 
 def unit_of(outcomes: Sequence[Outcome], given: str) -> str:
-    """The unit that a figure was given (in the singular or the plural), or else that of the outcomes' tasks."""
+    """The unit that a figure was given (in the singular or the plural), or else that of the
+    outcomes' tasks.
+    """
     if given:
         return given if given.endswith("s") else plural(given)
-    units = sorted({(label.task, cell.task.unit) for cell, label in cells_of(outcomes).items() if cell.task.unit})
+    units = sorted(
+        {
+            (label.task, cell.task.unit)
+            for cell, label in cells_of(outcomes).items()
+            if cell.task.unit
+        }
+    )
     if len({unit for _, unit in units}) > 1:
         return ", ".join(f"{task}: {unit}" for task, unit in units)
     return next((unit for _, unit in units), "")

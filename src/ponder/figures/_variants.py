@@ -1,4 +1,6 @@
-"""Groups outcomes into panels of variants, and gives variants short names; shared by the figures of variants."""
+"""Groups outcomes into panels of variants, and gives variants short names; shared by the figures of
+variants.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from ponder.figures._tokens import estimated
 from ponder.stats.corrections import FALSE_RATE, benjamini_hochberg
 from ponder.stats.frontier import Variants, pool_seeds, variants
 from ponder.stats.seeds import LEAST_ARMS
-from ponder.study.labels import panel_label, pooled, short_variant_labels, task_labels, variant_labels
+from ponder.study.labels import (
+    panel_label,
+    pooled,
+    short_variant_labels,
+    task_labels,
+    variant_labels,
+)
 
 
 class Panel(NamedTuple):
@@ -32,7 +40,9 @@ class Panel(NamedTuple):
     def rests_on(self) -> str:
         """The attempts that it is based on, in words."""
         left_out = self.data.left_out
-        return counts(self.attempts) + (f", {left_out:,} problems that not all answered left out" if left_out else "")
+        return counts(self.attempts) + (
+            f", {left_out:,} problems that not all answered left out" if left_out else ""
+        )
 
     @property
     def pooled(self) -> str:
@@ -88,10 +98,14 @@ def by_panel(
 
 
 def cut_short(data: Variants, short: Mapping[str, str]) -> str:
-    """What a comparison leaves out, and which variants are the cause; "" if every variant answered every problem."""
+    """What a comparison leaves out, and which variants are the cause; "" if every variant answered
+    every problem.
+    """
     every, clauses = data.problems + data.left_out, []
     present = {name for name in short if data.missing.get(name, 0) < every}
-    if lacking := sorted(((n, name) for name, n in data.missing.items() if name in present), reverse=True):
+    if lacking := sorted(
+        ((n, name) for name, n in data.missing.items() if name in present), reverse=True
+    ):
         causes = [f"{short[name]} has no answer to {n:,}" for n, name in lacking[:3]]
         causes += [f"{len(lacking) - 3} more lack some"] if len(lacking) > 3 else []
         clauses.append(
@@ -99,7 +113,9 @@ def cut_short(data: Variants, short: Mapping[str, str]) -> str:
             + ", ".join(causes)
         )
     if absent := [short[name] for name in data.missing if name not in present]:
-        clauses.append(f"{', '.join(absent)} {'has' if len(absent) == 1 else 'have'} no answers and can't be compared")
+        clauses.append(
+            f"{', '.join(absent)} {'has' if len(absent) == 1 else 'have'} no answers and can't be compared"
+        )
     return "; ".join(clauses)
 
 
@@ -114,7 +130,9 @@ def with_answers(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def panel_title(panel: dict[str, Any], width: int) -> alt.TitleParams:
-    """The title of a panel: its name, the attempts it is based on, what it pools, and what it leaves out."""
+    """The title of a panel: its name, the attempts it is based on, what it pools, and what it
+    leaves out.
+    """
     others = ("estimated", "pooled", "seeds_pooled", "cut_short", "reason")
     notes = (panel["rests_on"], *(panel.get(name, "") for name in others))
     lines = [line for note in notes for line in wrapped(note, int(width / 5.1))]
@@ -128,7 +146,10 @@ def short_names(outcomes: Sequence[Outcome], reference: bytes) -> dict[str, str]
 
 
 def colours(variants: Iterable[str]) -> dict[str, str]:
-    """The colour of each variant, in the study's order. Without training seeds, its model has the same elsewhere."""
+    """The colour of each variant, in the study's order.
+
+    Without training seeds, its model has the same elsewhere.
+    """
     return dict(zip(variants, itertools.cycle(COLOURS), strict=False))
 
 
@@ -144,10 +165,15 @@ def signed(fraction: float) -> str:
 
 
 def corrected(records: Records) -> Records:
-    """The records with `q_value`: their `p_value` (None where nothing is compared), corrected for all of them."""
+    """The records with `q_value`: their `p_value` (None where nothing is compared), corrected for
+    all of them.
+    """
     compared = [r["p_value"] for r in records if r["p_value"] is not None]
     q = iter(benjamini_hochberg(compared))
-    return [{**r, "q_value": None if r["p_value"] is None else next(q), "comparisons": len(compared)} for r in records]
+    return [
+        {**r, "q_value": None if r["p_value"] is None else next(q), "comparisons": len(compared)}
+        for r in records
+    ]
 
 
 def differs(record: dict[str, Any]) -> bool:

@@ -1,10 +1,12 @@
-"""Draws accuracy against the number of samples n, one line per way to pick one of the n answers, below pass@n.
+"""Draws accuracy against the number of samples n, one line per way to pick one of the n answers,
+below pass@n.
 
-After ReasonFlux-PRM (arXiv 2506.18896, figure 5), which has no intervals, no vote weighted by the reward and no pass@n.
-pass@n, how often at least one of n samples is right, is estimated from the model's own samples; it bounds what picking
-can reach. Majority votes are run by the method `vote`, because outcomes hold no answers to count. Each training seed of
-a model has a panel of its own; the seeds of a reward that is trained on the model's samples are one line. Below, for
-each reward: how often it ranks a right sample above a wrong one of the same problem, and its calibration.
+After ReasonFlux-PRM (arXiv 2506.18896, figure 5), which has no intervals, no vote weighted by the
+reward and no pass@n. pass@n, how often at least one of n samples is right, is estimated from the
+model's own samples; it bounds what picking can reach. Majority votes are run by the method `vote`,
+because outcomes hold no answers to count. Each training seed of a model has a panel of its own; the
+seeds of a reward that is trained on the model's samples are one line. Below, for each reward: how
+often it ranks a right sample above a wrong one of the same problem, and its calibration.
 """
 
 from __future__ import annotations
@@ -18,7 +20,17 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Cell, Estimate, Figure, Outcome, Records, Tables, TokenKind, UserError
-from ponder.figures import MUTED, basis, counts, flat, pooled_findings, published, span, themed, values
+from ponder.figures import (
+    MUTED,
+    basis,
+    counts,
+    flat,
+    pooled_findings,
+    published,
+    span,
+    themed,
+    values,
+)
 from ponder.figures._log import SIZE, log_axes, log_frame
 from ponder.figures._published import PROBLEMS, on_benchmark, split_by_chance
 from ponder.figures._selection import reward_name
@@ -26,7 +38,14 @@ from ponder.figures._separation import Scored, separation_chart, separation_find
 from ponder.figures._tokens import Tokens, counted, token_findings, token_kind
 from ponder.figures._variants import compared, corrected, panel_title, panels, points, tested
 from ponder.stats.columns import Ints, summed
-from ponder.stats.frontier import Variant, Variants, accuracy_difference, difference_p, fraction, mean_tokens
+from ponder.stats.frontier import (
+    Variant,
+    Variants,
+    accuracy_difference,
+    difference_p,
+    fraction,
+    mean_tokens,
+)
 from ponder.stats.paired import newcombe
 from ponder.stats.samples import gap_closed, pass_at, pass_by_problem
 from ponder.study.labels import beneath, cells_of, in_words, panel_label, pooled
@@ -50,15 +69,24 @@ SMALL = (250, 230)  # pixels of a published panel
 class BestOf(Figure):
     by: Literal["task", "size"] = "task"  # one panel per task, or per size of each task
     overlay: Literal["", "prm_best_of_n"] = ""  # published lines to draw below
-    tokens: Tokens = "output"  # which to count; auto: thinking if every model reports it, else output
+    # which to count; auto: thinking if every model reports it, else output
+    tokens: Tokens = "output"
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
-        tables: Tables = {name: [] for name in ("panels", "pickers", "passes", "rewards", "calibration", "published")}
+        tables: Tables = {
+            name: []
+            for name in ("panels", "pickers", "passes", "rewards", "calibration", "published")
+        }
         kind = token_kind(outcomes, self.tokens)
         for panel in _asked(outcomes, self.by, kind):
             title, data = panel.title, panel.data
             single = next((v for v in data.variants if v.name == ONE), None)
-            record = {"panel": title, "problems": data.problems, "rests_on": panel.rests_on, "pooled": panel.pooled}
+            record = {
+                "panel": title,
+                "problems": data.problems,
+                "rests_on": panel.rests_on,
+                "pooled": panel.pooled,
+            }
             record |= counted(outcomes, self.tokens)
             record["samples"] = int(_tried(single).max()) if single else 0
             every = [o for own in panel.outcomes.values() for o in own]
@@ -67,7 +95,10 @@ class BestOf(Figure):
             for v in data.variants:
                 if v.name in panel.named:
                     row = _picker(title, v, data, panel.named, single)
-                    row |= {"reward_tokens": panel.read.get(v.name), "basis": basis(panel.outcomes[v.name])}
+                    row |= {
+                        "reward_tokens": panel.read.get(v.name),
+                        "basis": basis(panel.outcomes[v.name]),
+                    }
                     rows.append(row)
             tables["pickers"] += sorted(rows, key=lambda r: (r["picker"], r["n"]))
             if single:
@@ -89,7 +120,9 @@ class BestOf(Figure):
             for picker in dict.fromkeys(r["picker"] for r in own):
                 rows = [r for r in own if r["picker"] == picker]
                 if picker != MAJORITY:
-                    sentences += [f"{panel['panel']}: {said}." for said in _against(rows, panel["token_kind"])]
+                    sentences += [
+                        f"{panel['panel']}: {said}." for said in _against(rows, panel["token_kind"])
+                    ]
             most = max((r["n"] for r in own), default=0)
             last = [r for r in own if r["n"] == most]
             if most in passes and 1 in passes:
@@ -106,7 +139,9 @@ class BestOf(Figure):
             rewards = [r for r in tables["rewards"] if r["panel"] == panel["panel"]]
             sentences += [f"{said}." for said in separation_findings(rewards)]
         for benchmark in dict.fromkeys(r["benchmark"] for r in tables["published"]):
-            sentences.append(_leads([r for r in tables["published"] if r["benchmark"] == benchmark]))
+            sentences.append(
+                _leads([r for r in tables["published"] if r["benchmark"] == benchmark])
+            )
         return sentences
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
@@ -126,7 +161,9 @@ class BestOf(Figure):
             "Bands: 95 % intervals over problems, at each n by itself (pointwise).",
             "pass@n: at least one of n samples is right, which is the most that picking can reach.",
         ]
-        grid = alt.vconcat(*rows, spacing=40).resolve_scale(color="independent", shape="independent")
+        grid = alt.vconcat(*rows, spacing=40).resolve_scale(
+            color="independent", shape="independent"
+        )
         return themed(grid.properties(title=alt.TitleParams(TITLE, subtitle=note)))
 
 
@@ -138,17 +175,26 @@ class _Panel(NamedTuple):
     outcomes: Mapping[str, Sequence[Outcome]]  # of each variant
     rests_on: str
     pooled: str
-    named: dict[str, tuple[str, int]]  # each variant's picker and n; those on the same samples aren't in it
+    # each variant's picker and n; those on the same samples aren't in it
+    named: dict[str, tuple[str, int]]
     read: dict[str, float]  # what the reward has read and written for each variant
     scored: list[Scored]
 
 
-def _asked(outcomes: Sequence[Outcome], by: Literal["task", "size"], tokens: TokenKind) -> Iterator[_Panel]:
+def _asked(
+    outcomes: Sequence[Outcome], by: Literal["task", "size"], tokens: TokenKind
+) -> Iterator[_Panel]:
     """The panels of each model that samples are picked from, or of every model, if none is."""
     picked = [o for o in outcomes if _picks(o.cell)]
-    rewards = {reward_name(cell.chain[-1].settings["reward"]) for cell in cells_of(picked) if _picks(cell) == "best_of"}
+    rewards = {
+        reward_name(cell.chain[-1].settings["reward"])
+        for cell in cells_of(picked)
+        if _picks(cell) == "best_of"
+    }
     sampled = beneath(outcomes, lambda cell: [*cell.owners][-1:] if _picks(cell) else ())
-    models = sorted({sampled[o.cell.model_key] for o in picked or outcomes}, key=lambda model: model.name)
+    models = sorted(
+        {sampled[o.cell.model_key] for o in picked or outcomes}, key=lambda model: model.name
+    )
     for model in models:
         own = [o for o in picked if sampled[o.cell.model_key] == model]
         named: dict[str, tuple[str, int]] = {}
@@ -157,7 +203,8 @@ def _asked(outcomes: Sequence[Outcome], by: Literal["task", "size"], tokens: Tok
             real[ONE] = alone
         cells = {cell.model_key: cell for cell in cells_of(own) if _picks(cell) == "best_of"}
         rests = in_words(
-            {key: cell.chain[-1].settings for key, cell in cells.items()}, but=("n", "pick", "reward", "seed")
+            {key: cell.chain[-1].settings for key, cell in cells.items()},
+            but=("n", "pick", "reward", "seed"),
         )
         scored: list[Scored] = []
         for o in own:
@@ -174,14 +221,20 @@ def _asked(outcomes: Sequence[Outcome], by: Literal["task", "size"], tokens: Tok
         for panel in panels(every, by, tokens):
             if panel.data.variants:
                 cells_here = cells_of(panel.attempts)
-                asked = {name: [o for o in own if o.cell in cells_here] for name, own in real.items()}
+                asked = {
+                    name: [o for o in own if o.cell in cells_here] for name, own in real.items()
+                }
                 left_out = panel.data.left_out
                 yield _Panel(
                     title=panel_label(panel.title, model=model.name if len(models) > 1 else ""),
                     data=panel.data,
                     outcomes=panel.outcomes,
                     rests_on=counts([o for own in asked.values() for o in own])
-                    + (f", {left_out:,} problems that not all answered left out" if left_out else ""),
+                    + (
+                        f", {left_out:,} problems that not all answered left out"
+                        if left_out
+                        else ""
+                    ),
                     pooled=pooled(asked.values()),
                     named=named,
                     read=_reward_tokens(panel.outcomes),
@@ -190,9 +243,13 @@ def _asked(outcomes: Sequence[Outcome], by: Literal["task", "size"], tokens: Tok
 
 
 def _on_the_same_samples(
-    scored: Sequence[Scored], named: dict[str, tuple[str, int]], several: bool, rests: Mapping[bytes, str]
+    scored: Sequence[Scored],
+    named: dict[str, tuple[str, int]],
+    several: bool,
+    rests: Mapping[bytes, str],
 ) -> dict[str, list[Outcome]]:
-    """What a majority vote picks from the samples of each attempt and, if no attempt does, a vote by odds.
+    """What a majority vote picks from the samples of each attempt and, if no attempt does, a vote
+    by odds.
 
     Both are recorded by `best_of`. Votes by odds are added to `named`.
     """
@@ -215,7 +272,9 @@ def _on_the_same_samples(
 
 
 def _reward_tokens(outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, float]:
-    """The tokens per answer that the reward of each variant has read and written, where that is recorded."""
+    """The tokens per answer that the reward of each variant has read and written, where that is
+    recorded.
+    """
     means = {}
     for variant, own in outcomes.items():
         tokens = [
@@ -236,7 +295,9 @@ def _picks(cell: Cell) -> str:
 
 def _picker_name(settings: Mapping[str, Any], several: bool, rest: str) -> str:
     reward = reward_name(settings["reward"]) if several else "reward"
-    name = {"best": "best by", "vote": "vote weighted by", "odds": "vote by odds of"}[settings["pick"]] + f" {reward}"
+    name = {"best": "best by", "vote": "vote weighted by", "odds": "vote by odds of"}[
+        settings["pick"]
+    ] + f" {reward}"
     return ", ".join(part for part in (name, rest) if part)
 
 
@@ -249,7 +310,11 @@ def _right(variant: Variant) -> Ints:
 
 
 def _picker(
-    title: str, variant: Variant, data: Variants, named: dict[str, tuple[str, int]], single: Variant | None
+    title: str,
+    variant: Variant,
+    data: Variants,
+    named: dict[str, tuple[str, int]],
+    single: Variant | None,
 ) -> Row:
     picker, n = named[variant.name]
     right, tokens = fraction(variant, variant.correct), mean_tokens(variant)
@@ -264,13 +329,19 @@ def _picker(
         closed = gap_closed(correct / tried, picked, pass_by_problem(tried, correct, n))
         alone = mean_tokens(single).value
         times = tokens.value / alone if alone else None
-    rests: Row = {"attempts": right.attempts, "problems": right.problems, "seeds": len(variant.seeds)}
+    rests: Row = {
+        "attempts": right.attempts,
+        "problems": right.problems,
+        "seeds": len(variant.seeds),
+    }
     rests |= {
         "same_samples": same is not None,
         "made_tokens": variant.made_tokens,
         "made_seconds": variant.made_seconds,
     }
-    record = flat(panel=title, picker=picker, n=n, accuracy=right, tokens=tokens, times_tokens=times, **rests)
+    record = flat(
+        panel=title, picker=picker, n=n, accuracy=right, tokens=tokens, times_tokens=times, **rests
+    )
     p = difference_p(variant, majority) if majority and gain else None
     return record | flat(gain=gain or UNKNOWN, p_value=p, closed=closed or UNKNOWN)
 
@@ -281,16 +352,29 @@ def _passes(title: str, single: Variant, asked: set[int]) -> Records:
     most = min(int(tried.max()), max(asked, default=int(tried.max())))
     numbers = sorted({2**i for i in range(most.bit_length())} | {n for n in asked if n <= most})
     passes = [(n, pass_at(tried, right, n)) for n in numbers]
-    return [flat(panel=title, n=n, accuracy=p, attempts=p.attempts, problems=p.problems) for n, p in passes]
+    return [
+        flat(panel=title, n=n, accuracy=p, attempts=p.attempts, problems=p.problems)
+        for n, p in passes
+    ]
 
 
 def _against(rows: Records, kind: TokenKind) -> Iterator[str]:
     known = [r for r in rows if r["gain"] is not None]
     if known:
         last = known[-1]
-        cost = f", for {last['times_tokens']:.1f} times the {kind} tokens of one sample" if last["times_tokens"] else ""
-        read = f" and {last['reward_tokens']:,.0f} that the reward reads and writes" if last["reward_tokens"] else ""
-        told = f"{points(last, 'gain')}, {tested(last)}, {_paired(last)}{cost}{read if cost else ''}"
+        cost = (
+            f", for {last['times_tokens']:.1f} times the {kind} tokens of one sample"
+            if last["times_tokens"]
+            else ""
+        )
+        read = (
+            f" and {last['reward_tokens']:,.0f} that the reward reads and writes"
+            if last["reward_tokens"]
+            else ""
+        )
+        told = (
+            f"{points(last, 'gain')}, {tested(last)}, {_paired(last)}{cost}{read if cost else ''}"
+        )
         yield f"with n = {last['n']}, {last['picker']} {compared(last, 'gain')} {MAJORITY}: {told}{_made(last)}"
 
 
@@ -304,7 +388,9 @@ def _made(row: Row) -> str:
     if not row["made_tokens"]:
         return ""
     tokens, seconds = row["made_tokens"], row["made_seconds"]
-    return f"; made once, with {tokens:,.0f} tokens sampled and trained on and {seconds:.0f} s of CPU"
+    return (
+        f"; made once, with {tokens:,.0f} tokens sampled and trained on and {seconds:.0f} s of CPU"
+    )
 
 
 def _panel(tables: Tables, panel: Row, scale: alt.Scale) -> Any:
@@ -316,16 +402,35 @@ def _panel(tables: Tables, panel: Row, scale: alt.Scale) -> Any:
     colour = alt.Color("picker:N", scale=scale, legend=legend)
     tooltip = [
         "picker:N",
-        *(f"{f}:Q" for f in ("n", "accuracy", "accuracy_low", "accuracy_high", "gain", "closed", "reward_tokens")),
+        *(
+            f"{f}:Q"
+            for f in (
+                "n",
+                "accuracy",
+                "accuracy_low",
+                "accuracy_high",
+                "gain",
+                "closed",
+                "reward_tokens",
+            )
+        ),
     ]
-    picked, above, low = alt.Chart(values(lines)), alt.Chart(values(passes)), alt.Y("accuracy_low:Q")
+    picked, above, low = (
+        alt.Chart(values(lines)),
+        alt.Chart(values(passes)),
+        alt.Y("accuracy_low:Q"),
+    )
     layers = [
         above.mark_area(opacity=0.08).encode(x=x, y=low, y2="accuracy_high:Q", color=colour),
         above.mark_line(strokeWidth=1.8, strokeDash=[5, 3]).encode(x=x, y=y, color=colour),
-        above.mark_point(size=30, opacity=1, fill="white").encode(x=x, y=y, color=colour, tooltip=tooltip[:5]),
+        above.mark_point(size=30, opacity=1, fill="white").encode(
+            x=x, y=y, color=colour, tooltip=tooltip[:5]
+        ),
         picked.mark_area(opacity=0.12).encode(x=x, y=low, y2="accuracy_high:Q", color=colour),
         picked.mark_line(strokeWidth=2).encode(x=x, y=y, color=colour),
-        picked.mark_point(filled=True, size=42, opacity=1).encode(x=x, y=y, color=colour, tooltip=tooltip),
+        picked.mark_point(filled=True, size=42, opacity=1).encode(
+            x=x, y=y, color=colour, tooltip=tooltip
+        ),
     ]
     return alt.layer(*layers, width=SIZE[0], height=SIZE[1], title=panel_title(panel, SIZE[0]))
 
@@ -335,7 +440,10 @@ def _published(overlay: str) -> Records:
     if not {"selector", "benchmark", "n"} <= rows[0].keys():
         raise UserError(f"`{overlay}` has no accuracy by n", hint='overlay = "prm_best_of_n"')
     named = ("selector", "benchmark", "n")
-    return [flat(**{k: r[k] for k in named}, accuracy=on_benchmark(r["accuracy"], r["benchmark"])) for r in rows]
+    return [
+        flat(**{k: r[k] for k in named}, accuracy=on_benchmark(r["accuracy"], r["benchmark"]))
+        for r in rows
+    ]
 
 
 def _leads(own: Records) -> str:
@@ -343,7 +451,9 @@ def _leads(own: Records) -> str:
     most, benchmark = max(r["n"] for r in own), own[0]["benchmark"]
     last = {r["selector"]: on_benchmark(r["accuracy"], benchmark) for r in own if r["n"] == most}
     votes = last.pop(MAJORITY)
-    beyond, within = split_by_chance({selector: newcombe(right, votes) for selector, right in last.items()})
+    beyond, within = split_by_chance(
+        {selector: newcombe(right, votes) for selector, right in last.items()}
+    )
     return (
         f"{benchmark}, published: leads over {MAJORITY} with n = {most:g} in points, beyond binomial chance on "
         f"{PROBLEMS[benchmark]} problems: {beyond}; within it: {within}."
@@ -368,9 +478,13 @@ def _published_row(rows: Records) -> Any:
         layers = [
             band.encode(x=x, y=alt.Y("accuracy_low:Q"), y2="accuracy_high:Q"),
             lines.mark_line(strokeWidth=1.4).encode(x=x, y=y, color=colour),
-            lines.mark_point(filled=True, size=40, opacity=1).encode(x=x, y=y, color=colour, shape=shape),
+            lines.mark_point(filled=True, size=40, opacity=1).encode(
+                x=x, y=y, color=colour, shape=shape
+            ),
         ]
         note = f"{PROBLEMS[benchmark]} problems; band: binomial 95 % of {MAJORITY}"
-        title = alt.TitleParams(f"{benchmark}, published", subtitle=note, fontSize=12, frame="group")
+        title = alt.TitleParams(
+            f"{benchmark}, published", subtitle=note, fontSize=12, frame="group"
+        )
         shown.append(alt.layer(*layers, width=SMALL[0], height=SMALL[1], title=title))
     return alt.concat(*shown, columns=3, spacing=40)

@@ -1,4 +1,5 @@
-"""Draws two models on the same problems: difference in accuracy and ratio of tokens by size, with a verdict.
+"""Draws two models on the same problems: difference in accuracy and ratio of tokens by size, with a
+verdict.
 
 A is the reference; a difference is B less A, a ratio B over A. `ponder compare` prints the numbers.
 """
@@ -32,9 +33,14 @@ class Compare(Figure):
 
     def __post_init__(self) -> None:
         if not 0 < self.margin < 1:
-            raise UserError(f"margin is a fraction between 0 and 1, not {self.margin:g}", hint="margin = 0.03")
+            raise UserError(
+                f"margin is a fraction between 0 and 1, not {self.margin:g}", hint="margin = 0.03"
+            )
         if self.a and self.a == self.b:
-            raise UserError(f"`{self.a}` can't be compared with itself", hint="give `a` and `b` different models")
+            raise UserError(
+                f"`{self.a}` can't be compared with itself",
+                hint="give `a` and `b` different models",
+            )
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         names = variant_labels(outcomes)
@@ -45,7 +51,9 @@ class Compare(Figure):
         b = b or chosen_variant(outcomes, but=a)
         both = [o for o in outcomes if o.cell.variant_key in (a, b)]
         task_of = task_labels(both)
-        tasks: dict[str, tuple[list[Outcome], list[Outcome]]] = {task: ([], []) for task in sorted(task_of.values())}
+        tasks: dict[str, tuple[list[Outcome], list[Outcome]]] = {
+            task: ([], []) for task in sorted(task_of.values())
+        }
         for o in both:
             side = 1 if o.cell.variant_key == b else 0
             tasks[task_of[o.cell.task_key]][side].append(o)
@@ -53,7 +61,11 @@ class Compare(Figure):
         tables = compared_tables((names[a], names[b]), tasks, results)
         for record in tables["comparisons"]:
             sides = tasks[record["task"]]
-            panel = {"task": record["task"], "unit": unit_of(sides[0], ""), **counted(both, self.tokens)}
+            panel = {
+                "task": record["task"],
+                "unit": unit_of(sides[0], ""),
+                **counted(both, self.tokens),
+            }
             panel |= {"pooled": pooled(side for side in sides if side), "basis": record["basis"]}
             tables["panels"].append(panel)
         return tables
@@ -73,16 +85,24 @@ def drawn(tables: Tables) -> alt.TopLevelMixin:
     shown = []
     for record, panel in zip(tables["comparisons"], tables["panels"], strict=True):
         sizes = [r for r in tables["sizes"] if r["task"] == record["task"]]
-        [whole] = [r for r in tables["rows"] if r["task"] == record["task"] and r["quantity"] == "accuracy"]
+        [whole] = [
+            r for r in tables["rows"] if r["task"] == record["task"] and r["quantity"] == "accuracy"
+        ]
         with_interval = [r for r in sizes if r["problems"] >= FEWEST_PAIRS]
         shown.append(_accuracy(record, panel, with_interval or sizes, whole))
         with_ratio = [r for r in sizes if r["ratio"] is not None]
         if with_ratio:
-            tokens = [r for r in tables["rows"] if r["task"] == record["task"] and r["quantity"] == "tokens"]
+            tokens = [
+                r
+                for r in tables["rows"]
+                if r["task"] == record["task"] and r["quantity"] == "tokens"
+            ]
             shown.append(_tokens(panel, with_ratio, tokens))
     if not shown:
         nothing = alt.Chart(values([{"text": "no two models answered the same problems"}]))
-        return themed(nothing.mark_text(color=INK).encode(text="text:N"), title="Nothing to compare")
+        return themed(
+            nothing.mark_text(color=INK).encode(text="text:N"), title="Nothing to compare"
+        )
     first = tables["comparisons"][0]
     names = [f"A: {first['a']}", f"B: {first['b']}"]
     title = alt.TitleParams("B compared with A on the same problems", subtitle=names)
@@ -95,13 +115,26 @@ def _x(panel: dict[str, Any], sizes: Records) -> alt.X:
         return alt.X("size:Q", axis=None)
     logarithmic = min(places) > 0
     # Sizes at the very edge would have half of their bars cut off.
-    room = [min(places) / 1.08, max(places) * 1.08] if logarithmic else [min(places) - 1, max(places) + 1]
+    room = (
+        [min(places) / 1.08, max(places) * 1.08]
+        if logarithmic
+        else [min(places) - 1, max(places) + 1]
+    )
     scale = alt.Scale(type="log" if logarithmic else "linear", domain=room, nice=False)
-    axis = alt.Axis(values=places, format="~g", labelOverlap="greedy", labelSeparation=5, grid=False)
-    return alt.X("size:Q", title=size_title(panel["unit"], "log scale" if logarithmic else ""), scale=scale, axis=axis)
+    axis = alt.Axis(
+        values=places, format="~g", labelOverlap="greedy", labelSeparation=5, grid=False
+    )
+    return alt.X(
+        "size:Q",
+        title=size_title(panel["unit"], "log scale" if logarithmic else ""),
+        scale=scale,
+        axis=axis,
+    )
 
 
-def _accuracy(record: dict[str, Any], panel: dict[str, Any], sizes: Records, whole: dict[str, Any]) -> Any:
+def _accuracy(
+    record: dict[str, Any], panel: dict[str, Any], sizes: Records, whole: dict[str, Any]
+) -> Any:
     x = _x(panel, sizes)
     low = min(-1.5 * record["margin"], *(r["difference_low"] for r in sizes))
     high = max(1.5 * record["margin"], *(r["difference_high"] for r in sizes))
@@ -111,11 +144,15 @@ def _accuracy(record: dict[str, Any], panel: dict[str, Any], sizes: Records, who
     band = alt.Chart(values([whole])).mark_rect(opacity=0.15, color=COLOURS[0])
     over_all = [
         band.encode(y=alt.Y("effect_low:Q", scale=up), y2="effect_high:Q"),
-        alt.Chart(values([whole])).mark_rule(color=COLOURS[0]).encode(y=alt.Y("effect:Q", scale=up)),
+        alt.Chart(values([whole]))
+        .mark_rule(color=COLOURS[0])
+        .encode(y=alt.Y("effect:Q", scale=up)),
     ]
     lines = [{"difference": 0.0, "what": "0"}, {"difference": -record["margin"], "what": "margin"}]
     rule = alt.Chart(values(lines)).mark_rule(strokeWidth=1.2)
-    dash = alt.StrokeDash("what:N", scale=alt.Scale(domain=["0", "margin"], range=[[1, 0], [4, 3]]), legend=None)
+    dash = alt.StrokeDash(
+        "what:N", scale=alt.Scale(domain=["0", "margin"], range=[[1, 0], [4, 3]]), legend=None
+    )
     points = alt.Chart(values(sizes))
     numbers = [alt.Tooltip(f"difference{e}:Q", format="+.3f") for e in ("", "_low", "_high")]
     tooltip = ["size:Q", *numbers, "problems:Q", "only_a:Q", "only_b:Q"]
@@ -125,7 +162,9 @@ def _accuracy(record: dict[str, Any], panel: dict[str, Any], sizes: Records, who
         points.mark_rule(color=COLOURS[0], strokeWidth=1.6).encode(
             x=x, y=alt.Y("difference_low:Q", scale=up), y2="difference_high:Q"
         ),
-        points.mark_point(filled=True, size=55, color=COLOURS[0], opacity=1).encode(x=x, y=y, tooltip=tooltip),
+        points.mark_point(filled=True, size=55, color=COLOURS[0], opacity=1).encode(
+            x=x, y=y, tooltip=tooltip
+        ),
     ]
     notes = [
         record["sentence"],
@@ -133,25 +172,57 @@ def _accuracy(record: dict[str, Any], panel: dict[str, Any], sizes: Records, who
         ("Bars: 95 % at each size alone. Band: all sizes." if len(sizes) > 1 else "Bar: 95 %.")
         + f" Dashed: the margin, {100 * record['margin']:g} points.",
     ]
-    return alt.layer(*layers, width=WIDTH, height=HEIGHT, title=heading(f"Accuracy, {record['task']}", notes, WIDTH))
+    return alt.layer(
+        *layers,
+        width=WIDTH,
+        height=HEIGHT,
+        title=heading(f"Accuracy, {record['task']}", notes, WIDTH),
+    )
 
 
 def _tokens(panel: dict[str, Any], sizes: Records, rows: Records) -> Any:
     x = _x(panel, sizes)
     ends = [r[bound] for r in sizes for bound in ("ratio_low", "ratio_high") if r[bound]]
-    up = alt.Scale(type="log", domain=[min([0.9, *ends]) / 1.02, max([1.1, *ends]) * 1.02], nice=False)
+    up = alt.Scale(
+        type="log", domain=[min([0.9, *ends]) / 1.02, max([1.1, *ends]) * 1.02], nice=False
+    )
     axis = alt.Axis(
         format="~g",
         labelOverlap="greedy",
-        values=[0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20],
+        values=[
+            0.05,
+            0.1,
+            0.2,
+            0.3,
+            0.4,
+            0.5,
+            0.6,
+            0.7,
+            0.8,
+            0.9,
+            1,
+            1.1,
+            1.2,
+            1.5,
+            2,
+            3,
+            5,
+            10,
+            20,
+        ],
     )
-    y = alt.Y("ratio:Q", title=f"{TITLES[panel['token_kind']]}, B over A (log scale)", scale=up, axis=axis)
+    y = alt.Y(
+        "ratio:Q", title=f"{TITLES[panel['token_kind']]}, B over A (log scale)", scale=up, axis=axis
+    )
     colour = COLOURS[2]
     curve = alt.Chart(values(sizes))
     tooltip = ["size:Q", *(alt.Tooltip(f"ratio{e}:Q", format=".3f") for e in ("", "_low", "_high"))]
     shape = alt.condition("datum.extrapolated", alt.value("white"), alt.value(colour))
     marks = (
-        [curve.mark_area(opacity=0.15, color=colour), curve.mark_line(color=colour, strokeWidth=1.8)]
+        [
+            curve.mark_area(opacity=0.15, color=colour),
+            curve.mark_line(color=colour, strokeWidth=1.8),
+        ]
         if len(sizes) > 1
         else [curve.mark_rule(color=colour, strokeWidth=1.6), curve.mark_point(opacity=0)]
     )
@@ -161,11 +232,18 @@ def _tokens(panel: dict[str, Any], sizes: Records, rows: Records) -> Any:
         .encode(y=alt.Y("ratio:Q", scale=up)),
         marks[0].encode(x=x, y=alt.Y("ratio_low:Q", scale=up), y2="ratio_high:Q"),
         marks[1].encode(x=x, y=y),
-        curve.mark_point(size=45, filled=True, opacity=1, stroke=colour).encode(x=x, y=y, fill=shape, tooltip=tooltip),
+        curve.mark_point(size=45, filled=True, opacity=1, stroke=colour).encode(
+            x=x, y=y, fill=shape, tooltip=tooltip
+        ),
     ]
-    overall = [f"Over all problems: {r['effect']:.2f} [{end(r['effect_low'])}, {end(r['effect_high'])}]." for r in rows]
+    overall = [
+        f"Over all problems: {r['effect']:.2f} [{end(r['effect_low'])}, {end(r['effect_high'])}]."
+        for r in rows
+    ]
     drawn_as = "Band: 95 %, at each size alone." if len(sizes) > 1 else "Bar: 95 %."
     notes = [*overall, "Ratio of geometric means; truncated attempts are censored. " + drawn_as]
     if any(r["extrapolated"] for r in sizes):
-        notes.append("White: more than 20 % of the attempts of one model were truncated, so the ratio is extrapolated.")
+        notes.append(
+            "White: more than 20 % of the attempts of one model were truncated, so the ratio is extrapolated."
+        )
     return alt.layer(*layers, width=WIDTH, height=HEIGHT, title=heading("Tokens", notes, WIDTH))

@@ -1,14 +1,17 @@
-"""Plots tokens against problem size, with a fitted power law and the size at which accuracy falls below 50 %.
+"""Plots tokens against problem size, with a fitted power law and the size at which accuracy falls
+below 50 %.
 
-The tokens are thinking tokens, or output tokens (thinking + answer) if a model reasons in its reply and so reports no
-thinking. A task of one size, such as a benchmark, has no trend: its tokens are shown by outcome, with their medians.
+The tokens are thinking tokens, or output tokens (thinking + answer) if a model reasons in its reply
+and so reports no thinking. A task of one size, such as a benchmark, has no trend: its tokens are
+shown by outcome, with their medians.
 
-The curve is the geometric mean of a censored lognormal power law with a bend, through all attempts, with a 95 % band
-and the 90 % quantile; beside it the curve of the solved attempts, which shows what success took. Both are pale where
-more than 20 % of the attempts were truncated. The tables also have the critical size under smaller budgets.
+The curve is the geometric mean of a censored lognormal power law with a bend, through all attempts,
+with a 95 % band and the 90 % quantile; beside it the curve of the solved attempts, which shows what
+success took. Both are pale where more than 20 % of the attempts were truncated. The tables also
+have the critical size under smaller budgets.
 
-After figure 2 of Estermann & Wattenhofer (2025), who fit a straight line to the solved attempts only. An overlay shows
-their lines, and the same line through these attempts.
+After figure 2 of Estermann & Wattenhofer (2025), who fit a straight line to the solved attempts
+only. An overlay shows their lines, and the same line through these attempts.
 """
 
 from __future__ import annotations
@@ -35,10 +38,34 @@ from ponder.figures import (
     themed,
     values,
 )
-from ponder.figures._effort import anywhere, compared_at, details, fit_tables, headlines, no_fits, shown_curves, trend
+from ponder.figures._effort import (
+    anywhere,
+    compared_at,
+    details,
+    fit_tables,
+    headlines,
+    no_fits,
+    shown_curves,
+    trend,
+)
 from ponder.figures._labels import Frame, label_lines, lettering
-from ponder.figures._strips import MAX_POINTS, OUTCOMES, outcome_clause, outcome_marks, outcome_rows, strips
-from ponder.figures._tokens import TITLES, Tokens, counted, estimated, overlay_notes, token_findings, token_kind
+from ponder.figures._strips import (
+    MAX_POINTS,
+    OUTCOMES,
+    outcome_clause,
+    outcome_marks,
+    outcome_rows,
+    strips,
+)
+from ponder.figures._tokens import (
+    TITLES,
+    Tokens,
+    counted,
+    estimated,
+    overlay_notes,
+    token_findings,
+    token_kind,
+)
 from ponder.figures._units import size_title, unit_of
 from ponder.stats.columns import columns
 from ponder.stats.critical import critical_size
@@ -63,8 +90,10 @@ LINES = {
 class Effort(Figure):
     overlay: Literal["", "tents_effort"] = ""  # published lines to draw as well
     unit: str = ""  # what size counts, such as "cells"; default: the task's own unit
-    tokens: Tokens = "auto"  # which to count; auto: thinking if every model reports it, else output (thinking + answer)
-    adaptive: bool = False  # intervals that are valid if the results decided where to ask; with `stop` always true
+    # which to count; auto: thinking if every model reports it, else output (thinking + answer)
+    tokens: Tokens = "auto"
+    # intervals that are valid if the results decided where to ask; with `stop` always true
+    adaptive: bool = False
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         names = ("summary", "fits", "sizes", "by_budget", "curves", "outcomes", "attempts")
@@ -97,7 +126,9 @@ class Effort(Figure):
                 for name, rows in fit_tables(series, fits, part).items():
                     tables[name] += rows
                 for budget, critical_at in by_budget(data, size, LEVEL if self.adaptive else 0.95):
-                    row = flat(series=series, budget=budget, critical_size=critical_at, basis=basis(part))
+                    row = flat(
+                        series=series, budget=budget, critical_size=critical_at, basis=basis(part)
+                    )
                     tables["by_budget"].append(row)
             tables["attempts"] += [_attempt(series, o, kind) for o in _listed(part, kind, every)]
         return tables
@@ -106,7 +137,8 @@ class Effort(Figure):
         sentences = token_findings(tables["summary"])
         if self.overlay:
             sentences += [
-                f"{note.capitalize()}." for note in overlay_notes("thinking", tables["summary"][0]["token_kind"])
+                f"{note.capitalize()}."
+                for note in overlay_notes("thinking", tables["summary"][0]["token_kind"])
             ]
         for row in tables["summary"]:
             medians = [r for r in tables["outcomes"] if r["series"] == row["series"]]
@@ -118,12 +150,16 @@ class Effort(Figure):
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
         overlay = published(self.overlay) if self.overlay else []
-        # One legend for all panels: an outcome that only one of them has must look the same in each.
+        # One legend for all panels: an outcome that only one of them has must look the same in
+        # each.
         kinds = [k for k in OUTCOMES if any(p["outcome"] == k for p in tables["attempts"])]
         alone = {r["series"] for r in tables["outcomes"]}
         tables = {**tables, "curves": shown_curves(tables)}
         sized, unsized = (
-            {name: [r for r in rows if (r["series"] in alone) == here] for name, rows in tables.items()}
+            {
+                name: [r for r in rows if (r["series"] in alone) == here]
+                for name, rows in tables.items()
+            }
             for here in (False, True)
         )
         charts = [self._panels(sized, kinds, overlay)] if sized["summary"] else []
@@ -141,20 +177,33 @@ class Effort(Figure):
             )
             for unit in units.values()
         }
-        panels = [_panel(tables, row, axes[row["unit"]], kinds, overlay) for row in tables["summary"]]
+        panels = [
+            _panel(tables, row, axes[row["unit"]], kinds, overlay) for row in tables["summary"]
+        ]
         if len(panels) == 1:
             return panels[0]
-        x: Any = "shared" if len(axes) == 1 else "independent"  # 30 cells and 30 steps have nothing in common
+        # 30 cells and 30 steps have nothing in common
+        x: Any = "shared" if len(axes) == 1 else "independent"
         return alt.concat(*panels, columns=2, spacing=30).resolve_scale(x=x, y="shared")
 
 
-def _panel(tables: Tables, summary: dict[str, Any], axes: _Axes, kinds: Sequence[str], overlay: Records) -> Any:
+def _panel(
+    tables: Tables, summary: dict[str, Any], axes: _Axes, kinds: Sequence[str], overlay: Records
+) -> Any:
     axes = replace(axes, unit=summary["unit"], tokens=TITLES[summary["token_kind"]])
-    own = {name: [r for r in tables[name] if r["series"] == summary["series"]] for name in ("attempts", "curves")}
+    own = {
+        name: [r for r in tables[name] if r["series"] == summary["series"]]
+        for name in ("attempts", "curves")
+    }
     points = own["attempts"][:: max(1, math.ceil(len(own["attempts"]) / MAX_POINTS))]
-    fitted = {r["fit"] for r in tables["curves"]} - {"line"} | ({"line", "published"} if overlay else set())
+    fitted = {r["fit"] for r in tables["curves"]} - {"line"} | (
+        {"line", "published"} if overlay else set()
+    )
     lines = [fit for fit in LINES if fit in fitted]
-    layers = [*_critical(summary, axes, band=not anywhere(tables, summary)), _points(points, kinds, axes)]
+    layers = [
+        *_critical(summary, axes, band=not anywhere(tables, summary)),
+        _points(points, kinds, axes),
+    ]
     if overlay:
         layers.append(_overlay(overlay, points, lines, axes))
     layers += _curves(own["curves"], lines, axes)
@@ -166,8 +215,12 @@ def _panel(tables: Tables, summary: dict[str, Any], axes: _Axes, kinds: Sequence
 
 
 def _listed(outcomes: Sequence[Outcome], kind: TokenKind, every: int) -> list[Outcome]:
-    """The attempts of a series that its table lists: all, or every so many, the largest and the longest included."""
-    answered = sorted((o for o in outcomes if o.answered), key=lambda o: (o.size, o.problem, o.sample))
+    """The attempts of a series that its table lists: all, or every so many, the largest and the
+    longest included.
+    """
+    answered = sorted(
+        (o for o in outcomes if o.answered), key=lambda o: (o.size, o.problem, o.sample)
+    )
     if every <= 1 or not answered:
         return answered
     ends = {len(answered) - 1, max(range(len(answered)), key=lambda i: answered[i].tokens(kind))}
@@ -189,7 +242,9 @@ def _attempt(series: str, o: Outcome, kind: TokenKind) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Axes:
-    """Axes that hold every attempt of the panels of one unit, and the overlay; tokens are those of all panels."""
+    """Axes that hold every attempt of the panels of one unit, and the overlay; tokens are those of
+    all panels.
+    """
 
     widest: float
     highest: float
@@ -205,7 +260,9 @@ class _Axes:
     def x(self, field: str = "size") -> alt.X:
         scale = alt.Scale(domain=[0, self.widest], nice=False)
         ticks = min(10, int(self.widest))  # none between two levels
-        return alt.X(f"{field}:Q", title=size_title(self.unit), scale=scale, axis=alt.Axis(tickCount=ticks))
+        return alt.X(
+            f"{field}:Q", title=size_title(self.unit), scale=scale, axis=alt.Axis(tickCount=ticks)
+        )
 
     def y(self, field: str = "tokens") -> alt.Y:
         scale = alt.Scale(domain=[0, self.highest], nice=False)
@@ -220,14 +277,19 @@ def _critical(summary: dict[str, Any], axes: _Axes, *, band: bool) -> list[alt.C
     middle = axes.x("critical_size")
     tooltip = [alt.Tooltip(f"critical_size{e}:Q", format=".1f") for e in ("", "_low", "_high")]
     late = summary["critical_size"] > 0.8 * axes.widest
-    text = shown.mark_text(align="right" if late else "left", dx=-5 if late else 5, color=INK, fontSize=10)
+    text = shown.mark_text(
+        align="right" if late else "left", dx=-5 if late else 5, color=INK, fontSize=10
+    )
     layers = [
         shown.mark_rule(color=MUTED, strokeDash=[4, 3]).encode(x=middle, tooltip=tooltip),
         text.encode(x=middle, y=alt.value(axes.height - 8), text=alt.value("50 % right")),
     ]
     if band and None not in (summary["critical_size_low"], summary["critical_size_high"]):
         rect = shown.mark_rect(color=MUTED, opacity=0.2, clip=True)
-        layers.insert(0, rect.encode(x=axes.x("critical_size_low"), x2="critical_size_high:Q", tooltip=tooltip))
+        layers.insert(
+            0,
+            rect.encode(x=axes.x("critical_size_low"), x2="critical_size_high:Q", tooltip=tooltip),
+        )
     return layers
 
 
@@ -241,7 +303,9 @@ def _points(points: Records, kinds: Sequence[str], axes: _Axes) -> Any:
 
 def _lines(rows: Records, fits: Sequence[str], axes: _Axes, y: str = "tokens") -> Any:
     """Lines that the legend names by their column `fit`, pale where they are extrapolated."""
-    legend = alt.Legend(title=None, orient="bottom", symbolType="stroke", symbolSize=300, clipHeight=18, columns=2)
+    legend = alt.Legend(
+        title=None, orient="bottom", symbolType="stroke", symbolSize=300, clipHeight=18, columns=2
+    )
     names, colours, dashes = zip(*(LINES[fit] for fit in fits), strict=True)
     named = [{**r, "line": LINES[r["fit"]][0]} for r in rows]
     return (
@@ -251,9 +315,17 @@ def _lines(rows: Records, fits: Sequence[str], axes: _Axes, y: str = "tokens") -
             x=axes.x(),
             y=axes.y(y),
             detail="model:N",
-            color=alt.Color("line:N", scale=alt.Scale(domain=list(names), range=list(colours)), legend=legend),
-            strokeDash=alt.StrokeDash("line:N", scale=alt.Scale(domain=list(names), range=list(dashes)), legend=legend),
-            opacity=alt.Opacity("extrapolated:N", scale=alt.Scale(domain=[False, True], range=[1, 0.35]), legend=None),
+            color=alt.Color(
+                "line:N", scale=alt.Scale(domain=list(names), range=list(colours)), legend=legend
+            ),
+            strokeDash=alt.StrokeDash(
+                "line:N", scale=alt.Scale(domain=list(names), range=list(dashes)), legend=legend
+            ),
+            opacity=alt.Opacity(
+                "extrapolated:N",
+                scale=alt.Scale(domain=[False, True], range=[1, 0.35]),
+                legend=None,
+            ),
         )
     )
 
@@ -264,7 +336,11 @@ def _curves(curves: Records, fits: Sequence[str], axes: _Axes) -> list[Any]:
     for fit in fits:
         own = [r for r in curves if r["fit"] == fit and r["value"] is not None]
         beyond = [r for r in own if r["extrapolated"]]
-        joint = [{**r, "extrapolated": True} for r in own if not r["extrapolated"]][-1:] if beyond else []
+        joint = (
+            [{**r, "extrapolated": True} for r in own if not r["extrapolated"]][-1:]
+            if beyond
+            else []
+        )
         rows += [r for r in own if not r["extrapolated"]] + joint + beyond
         if own and fit in ("all", "solved"):
             known = [r for r in own if r["low"] is not None and r["high"] is not None]
@@ -275,7 +351,10 @@ def _curves(curves: Records, fits: Sequence[str], axes: _Axes) -> list[Any]:
 
 def _overlay(records: Records, points: Records, fits: Sequence[str], axes: _Axes) -> Any:
     """Published lines, on the same axes, each with its model's name."""
-    lines = {m: [r for r in records if r["model"] == m] for m in dict.fromkeys(r["model"] for r in records)}
+    lines = {
+        m: [r for r in records if r["model"] == m]
+        for m in dict.fromkeys(r["model"] for r in records)
+    }
     frame = Frame((0, axes.widest), (0, axes.highest), axes.width, axes.height)
     dots = [[(p["size"], p["tokens"]), (p["size"], p["tokens"])] for p in points]
     labels = values(label_lines(lines, frame, "size", "tokens", dots))

@@ -1,9 +1,10 @@
-"""Draws accuracy over two settings of a method as heat maps, and tells whether the best cell is more than luck.
+"""Draws accuracy over two settings of a method as heat maps, and tells whether the best cell is
+more than luck.
 
-After DynTS (2026), whose maps of local window size against retention ratio print one number per cell and take the
-largest. Here each cell has its interval, every cell that could be the best is outlined, and a sentence says whether
-cells differ by more than sampling noise. Attempts of the same model without the method, such as those with a full
-cache, are given above the map.
+After DynTS (2026), whose maps of local window size against retention ratio print one number per
+cell and take the largest. Here each cell has its interval, every cell that could be the best is
+outlined, and a sentence says whether cells differ by more than sampling noise. Attempts of the same
+model without the method, such as those with a full cache, are given above the map.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ AXIS_TITLES = {"window": "local window size"}  # other settings have their own n
 
 @dataclass(frozen=True)
 class Heatmap(Figure):
-    x: str = "ratio"  # the setting across, or a detail that attempts record; `compress.ratio` if two methods have it
+    # the setting across, or a detail that attempts record; `compress.ratio` if two methods have it
+    x: str = "ratio"
     y: str = "window"  # the setting upwards
     by: str = "policy"  # the setting that gets one panel per value
     sizes: Literal["apart", "together"] = "apart"  # one panel per size, or all sizes in one
@@ -54,8 +56,11 @@ class Heatmap(Figure):
         tables: Tables = {"panels": [], "cells": [], "without": []}
         x_of, y_of = setting_reader(self.x), setting_reader(self.y)
         for title, task, part, others in self._grouped(outcomes):
-            # Sorted, because the order of the problems decides which random shuffle each of them gets.
-            answered = sorted((o for o in part if o.answered), key=lambda o: f"{o.size} {o.problem}")
+            # Sorted, because the order of the problems decides which random shuffle each of them
+            # gets.
+            answered = sorted(
+                (o for o in part if o.answered), key=lambda o: f"{o.size} {o.problem}"
+            )
             at = [(y_of(o), x_of(o)) for o in answered]
             ys, xs = (_levels(taken) for taken in zip(*at, strict=True))
             row, column = np.array([(ys.index(y), xs.index(x)) for y, x in at], dtype=np.int64).T
@@ -63,13 +68,23 @@ class Heatmap(Figure):
             mapped = grid(row, column, clusters(answered), right)
             said = pooled([part], (self.x, self.y, self.by))
             places: dict[tuple[int, int], list[Outcome]] = {}
-            for o, place in zip(answered, zip(row.tolist(), column.tolist(), strict=True), strict=True):
+            for o, place in zip(
+                answered, zip(row.tolist(), column.tolist(), strict=True), strict=True
+            ):
                 places.setdefault(place, []).append(o)
             behind = {place: basis(own) for place, own in places.items()}
-            self._tabulate(tables, title, task, "measured", mapped, ys, xs, counts(part), said, behind)
+            self._tabulate(
+                tables, title, task, "measured", mapped, ys, xs, counts(part), said, behind
+            )
             best = mapped.cells[mapped.best]
-            of_best = [o for o, place in zip(answered, at, strict=True) if place == (ys[best.row], xs[best.column])]
-            tables["without"] += [_without(title, name, ref, of_best, len(mapped.cells)) for name, ref in others]
+            of_best = [
+                o
+                for o, place in zip(answered, at, strict=True)
+                if place == (ys[best.row], xs[best.column])
+            ]
+            tables["without"] += [
+                _without(title, name, ref, of_best, len(mapped.cells)) for name, ref in others
+            ]
         for (model, method, benchmark), rows in _maps(self.overlay):
             xs, ys = (_levels([r[_key(name)] for r in rows]) for name in (self.x, self.y))
             accuracies = np.full((len(ys), len(xs)), np.nan)
@@ -84,14 +99,20 @@ class Heatmap(Figure):
     def _grouped(
         self, outcomes: Sequence[Outcome]
     ) -> list[tuple[str, str, list[Outcome], list[tuple[str, list[Outcome]]]]]:
-        """Each map's title and task, its attempts, and those of the same model without the methods that are mapped."""
+        """Each map's title and task, its attempts, and those of the same model without the methods
+        that are mapped.
+        """
         maps: dict[tuple[str, int, str, str], list[Outcome]] = {}
         without: dict[tuple[str, int, str], list[Outcome]] = {}
         axes = (self.x, self.y, self.by)
         x_of, y_of, policy_of = map(setting_reader, axes)
         whole, task_of = beneath(outcomes, lambda cell: owners(cell, *axes)), _tasks(outcomes, axes)
         for o in outcomes:
-            asked = (task_of[o.cell], o.size if self.sizes == "apart" else 0, whole[o.cell.model_key].name)
+            asked = (
+                task_of[o.cell],
+                o.size if self.sizes == "apart" else 0,
+                whole[o.cell.model_key].name,
+            )
             policy = policy_of(o)
             if x_of(o) is None or y_of(o) is None or policy == FULL:
                 without.setdefault(asked, []).append(o)
@@ -102,7 +123,9 @@ class Heatmap(Figure):
                 f"no attempt was made under both `{self.x}` and `{self.y}`, which this figure draws",
                 hint=f"give a model a method that sweeps them: {_key(self.y)} = [16, 32], {_key(self.x)} = [0.1, 0.3]",
             )
-        several = len({(task, model) for task, _, model, _ in maps}) < len({key[:3] for key in maps})
+        several = len({(task, model) for task, _, model, _ in maps}) < len(
+            {key[:3] for key in maps}
+        )
         titled = []
         for (task, size, model, policy), part in sorted(maps.items()):
             rests = in_words({cell.model_key: beside(cell, *axes) for cell in cells_of(part)})
@@ -179,8 +202,12 @@ class Heatmap(Figure):
     def findings(self, tables: Tables) -> list[str]:
         sentences = pooled_findings(tables["panels"], "panel")
         for panel in tables["panels"]:
-            sentences.append(f"{panel['panel']}: {self._best(panel)}; {self._structure(panel)}.{_needed(panel)}")
-            sentences += [_against(panel, row) for row in tables["without"] if row["panel"] == panel["panel"]]
+            sentences.append(
+                f"{panel['panel']}: {self._best(panel)}; {self._structure(panel)}.{_needed(panel)}"
+            )
+            sentences += [
+                _against(panel, row) for row in tables["without"] if row["panel"] == panel["panel"]
+            ]
         slacks = [p["slack"] for p in tables["panels"] if p["source"] == "published"]
         if slacks:
             fractions = " / ".join(f"{s:.0%}" for s in slacks)
@@ -193,9 +220,13 @@ class Heatmap(Figure):
 
     def _best(self, panel: Panel) -> str:
         right = span(panel, "best", ".0%")
-        place = f"{self.y} {_said(panel[f'best_{self.y}'])}, {self.x} {_said(panel[f'best_{self.x}'])}"
+        place = (
+            f"{self.y} {_said(panel[f'best_{self.y}'])}, {self.x} {_said(panel[f'best_{self.x}'])}"
+        )
         if panel["tied"] > 1:
-            said = f"{panel['tied']} cells tie for the best with {right} accuracy, one of them {place}"
+            said = (
+                f"{panel['tied']} cells tie for the best with {right} accuracy, one of them {place}"
+            )
         else:
             said = f"the best cell ({place}) has {right} accuracy"
         if panel["cells"] == 1:
@@ -218,7 +249,11 @@ class Heatmap(Figure):
             sources = f"; variance between cells: {', '.join(parts)}, noise {panel['noise_fraction'] or 0:.0%}"
             return f"cells differ by more than sampling noise ({_p(panel['p_value'])}){sources if parts else ''}"
         noise = "binomial noise" if panel["source"] == "published" else "sampling noise"
-        lines = [(name, panel[f"{name}_p"]) for name in (self.y, self.x) if panel[f"{name}_p"] is not None]
+        lines = [
+            (name, panel[f"{name}_p"])
+            for name in (self.y, self.x)
+            if panel[f"{name}_p"] is not None
+        ]
         clear = [f"{name} ({_p(p)})" for name, p in lines if p < 0.05 / len(lines)]
         said = f"the map shows no structure beyond {noise} ({_p(panel['p_value'])})"
         if clear:
@@ -237,14 +272,19 @@ class Heatmap(Figure):
                 row = panels[i : i + PER_ROW]
                 # One legend for the panels beside each other that share a scale.
                 followed = [self._scale_of(a) == self._scale_of(b) for a, b in pairwise(row)]
-                drawn = (self._panel(tables, p, legend=not f) for p, f in zip(row, [*followed, False], strict=True))
+                drawn = (
+                    self._panel(tables, p, legend=not f)
+                    for p, f in zip(row, [*followed, False], strict=True)
+                )
                 rows.append(alt.hconcat(*drawn, spacing=26).resolve_scale(color="independent"))
         note = [
             "Pass@1 (accuracy of one attempt) in %, with its 95 % interval.",
             "Outlined: could be the best cell (95 % confidence set). Bold: the highest.",
         ]
         if any(p["source"] == "published" for p in tables["panels"]):
-            note.append("Intervals of published maps are binomial: each answer is taken as independent.")
+            note.append(
+                "Intervals of published maps are binomial: each answer is taken as independent."
+            )
         head = f"Accuracy by {_axis_title(self.y)} and {_axis_title(self.x)}: darker is better"
         title = alt.TitleParams(head, subtitle=note)
         return themed(alt.vconcat(*rows, spacing=26).properties(title=title))
@@ -261,9 +301,21 @@ class Heatmap(Figure):
         shown = [_printed(c, self.x, self.y, (low, high)) for c in cells]
         axis = alt.Axis(labelAngle=0, ticks=False, domain=False, grid=False)
         band = alt.Scale(paddingInner=0.07, paddingOuter=0.04)
-        x = alt.X("column:N", sort=[_said(v) for v in xs], title=_axis_title(self.x), axis=axis, scale=band)
+        x = alt.X(
+            "column:N",
+            sort=[_said(v) for v in xs],
+            title=_axis_title(self.x),
+            axis=axis,
+            scale=band,
+        )
         aligned = alt.Axis(labelAngle=0, ticks=False, domain=False, grid=False, minExtent=32)
-        y = alt.Y("row:N", sort=[_said(v) for v in reversed(ys)], title=_axis_title(self.y), axis=aligned, scale=band)
+        y = alt.Y(
+            "row:N",
+            sort=[_said(v) for v in reversed(ys)],
+            title=_axis_title(self.y),
+            axis=aligned,
+            scale=band,
+        )
         colour = alt.Color(
             "accuracy:Q",
             scale=alt.Scale(scheme="yellowgreenblue", domain=[low, high]),
@@ -297,19 +349,27 @@ class Heatmap(Figure):
         ]
         for best in (False, True):
             cell = base.transform_filter(f"datum.best === {str(best).lower()}")
-            number = cell.mark_text(dy=-6, fontSize=13 if best else 12, fontWeight="bold" if best else "normal")
+            number = cell.mark_text(
+                dy=-6, fontSize=13 if best else 12, fontWeight="bold" if best else "normal"
+            )
             layers.append(number.encode(x=x, y=y, text="value:N", color=ink))
-        title = alt.TitleParams(panel["panel"], subtitle=_under(panel, tables["without"]), fontSize=12)
+        title = alt.TitleParams(
+            panel["panel"], subtitle=_under(panel, tables["without"]), fontSize=12
+        )
         return alt.layer(*layers, width=CELL[0] * len(xs), height=CELL[1] * len(ys), title=title)
 
 
 def _tasks(outcomes: Sequence[Outcome], axes: Sequence[str]) -> dict[Cell, str]:
-    """Name the task of each cell, without the settings that are an axis: a map has several of their values."""
+    """Name the task of each cell, without the settings that are an axis: a map has several of their
+    values.
+    """
     others = distinctions(cells_of(outcomes), axes, of="task")
     names = {}
     for cell, label in cells_of(outcomes).items():
         drawn = any(f"task.{_key(axis)}" in cell.settings for axis in axes)
-        names[cell] = f"{cell.settings['task.name']} {others[cell]}".strip() if drawn else label.task
+        names[cell] = (
+            f"{cell.settings['task.name']} {others[cell]}".strip() if drawn else label.task
+        )
     return names
 
 
@@ -324,7 +384,9 @@ def _axis_title(name: str) -> str:
 
 def _levels(taken: Iterable[Any]) -> list[Any]:
     """The values of a setting in order, numbers by size."""
-    return sorted(set(taken), key=lambda v: (isinstance(v, str), str(v) if isinstance(v, str) else v))
+    return sorted(
+        set(taken), key=lambda v: (isinstance(v, str), str(v) if isinstance(v, str) else v)
+    )
 
 
 def _maps(overlay: str) -> list[tuple[tuple[str, str, str], Records]]:
@@ -335,12 +397,22 @@ def _maps(overlay: str) -> list[tuple[tuple[str, str, str], Records]]:
     return list(maps.items())
 
 
-def _without(title: str, name: str, part: Sequence[Outcome], best: Sequence[Outcome], cells: int) -> dict[str, Any]:
+def _without(
+    title: str, name: str, part: Sequence[Outcome], best: Sequence[Outcome], cells: int
+) -> dict[str, Any]:
     answered = [o for o in part if o.answered]
     right = accuracy(np.array([o.correct for o in answered], dtype=np.bool_), clusters(answered))
-    # The best cell was picked from many, so its interval is corrected for as many comparisons (Bonferroni).
+    # The best cell was picked from many, so its interval is corrected for as many comparisons
+    # (Bonferroni).
     gain = paired_difference(*matched(best, answered), level=1 - 0.05 / cells)
-    return flat(panel=title, without=name, accuracy=right, gain=gain, rests_on=counts(part), basis=basis(part))
+    return flat(
+        panel=title,
+        without=name,
+        accuracy=right,
+        gain=gain,
+        rests_on=counts(part),
+        basis=basis(part),
+    )
 
 
 def _against(panel: Panel, row: dict[str, Any]) -> str:

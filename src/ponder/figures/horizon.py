@@ -1,9 +1,11 @@
-"""Plots task accuracy and turn accuracy along a rollout, one panel per number of steps per turn, with the horizon.
+"""Plots task accuracy and turn accuracy along a rollout, one panel per number of steps per turn,
+with the horizon.
 
-After Sinha et al. (2025). Task accuracy is the fraction of rollouts without an error so far (Kaplan-Meier estimate);
-turn accuracy judges each turn from the model's own previous answer. The horizon is the step at which task accuracy
-falls below the target. Beside it stands the horizon that a constant step accuracy up to the first error predicts. Turn
-accuracy after a right answer and after a wrong one shows self-conditioning in the model's own rollouts.
+After Sinha et al. (2025). Task accuracy is the fraction of rollouts without an error so far
+(Kaplan-Meier estimate); turn accuracy judges each turn from the model's own previous answer. The
+horizon is the step at which task accuracy falls below the target. Beside it stands the horizon that
+a constant step accuracy up to the first error predicts. Turn accuracy after a right answer and
+after a wrong one shows self-conditioning in the model's own rollouts.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ from ponder.study.labels import cells_of, distinctions, model_labels, pooled, ta
 
 TASK, TURN = "task accuracy (no error so far)", "turn accuracy"
 OTHERS, PUBLISHED = "task accuracy, other panels", "published"
-SIZES = {1: (500, 300), 2: (330, 220), 3: (240, 170), 4: (200, 140)}  # columns of panels: pixels of each
+# columns of panels: pixels of each
+SIZES = {1: (500, 300), 2: (330, 220), 3: (240, 170), 4: (200, 140)}
 STEPS = ",.0f"  # steps are whole numbers
 
 
@@ -49,7 +52,9 @@ class Horizon(Figure):
 
     def __post_init__(self) -> None:
         if not 0 < self.target < 1:
-            raise UserError(f"target lies between 0 and 1, not at {self.target}", hint="target = 0.5")
+            raise UserError(
+                f"target lies between 0 and 1, not at {self.target}", hint="target = 0.5"
+            )
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"summary": [], "turns": [], "survival": []}
@@ -72,7 +77,12 @@ class Horizon(Figure):
                 told_apart = all(tasks.values()) and len(set(tasks.values())) == len(tasks)
                 name = f"{name}, {tasks[task] if told_apart else task}"
             series = f"{model}, {name}" if len(models) > 1 else name
-            labels: dict[str, Any] = {"series": series, "model": model, "per_turn": per_turn, "basis": basis(part)}
+            labels: dict[str, Any] = {
+                "series": series,
+                "model": model,
+                "per_turn": per_turn,
+                "basis": basis(part),
+            }
             tables["summary"].append(
                 flat(
                     **labels,
@@ -91,14 +101,21 @@ class Horizon(Figure):
             )
             tables["survival"] += curve_records(result.survival, **labels)
             for row in result.rows:
-                estimates = {"index": row.index, "task": row.task, "turn": row.turn, "unparsed": row.unparsed}
+                estimates = {
+                    "index": row.index,
+                    "task": row.task,
+                    "turn": row.turn,
+                    "unparsed": row.unparsed,
+                }
                 tables["turns"].append(flat(**labels, first=row.first, last=row.last, **estimates))
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
         sentences = pooled_findings(tables["summary"], "series")
         for row in tables["summary"]:
-            predicted = f"predicted from a constant step accuracy of {span(row, 'step_accuracy', '.4f')}"
+            predicted = (
+                f"predicted from a constant step accuracy of {span(row, 'step_accuracy', '.4f')}"
+            )
             trend = f"turn accuracy along the rollout: {row['turn_accuracy']}"
             steps = span(row, "predicted", STEPS)
             sentences.append(
@@ -106,7 +123,9 @@ class Horizon(Figure):
             )
             if row["horizon"] is None and row["at_end"] is not None:
                 right = span(row, "at_end", ".0%")
-                sentences.append(f"{row['model']}, {row['panel']}: {right} of rollouts have no error at the last step.")
+                sentences.append(
+                    f"{row['model']}, {row['panel']}: {right} of rollouts have no error at the last step."
+                )
             if row["after_wrong"] is not None:
                 sentences.append(f"{row['model']}, {row['panel']}: {_conditioned(row)}.")
         return sentences
@@ -115,32 +134,63 @@ class Horizon(Figure):
         rows = tables["summary"]
         models = list(dict.fromkeys(r["model"] for r in rows))
         columns = min(4, max(sum(r["model"] == m for r in rows) for m in models))
-        first = min(r["per_turn"] for r in rows) if self.overlay else None  # published: one step per turn
+        # published: one step per turn
+        first = min(r["per_turn"] for r in rows) if self.overlay else None
         width = max(430, columns * SIZES[columns][0])
         grids = []
         for model in models:
             own = [r for r in rows if r["model"] == model]
             panels = [
-                self._panel(tables, row, SIZES[columns], overlay=row["per_turn"] == first, left=i % columns == 0)
+                self._panel(
+                    tables,
+                    row,
+                    SIZES[columns],
+                    overlay=row["per_turn"] == first,
+                    left=i % columns == 0,
+                )
                 for i, row in enumerate(own)
             ]
             grid = alt.concat(*panels, columns=columns, spacing=18, title=heading(model, [], width))
             grids.append(grid.resolve_scale(x="shared", y="shared"))
-        notes = [f"horizon: the first step at which task accuracy is below {self.target:.0%} (dashed)"]
-        notes.append("predicted: the horizon if step accuracy stayed as it is up to the first error")
-        notes.append("after right or wrong answers: turn accuracy there; bands and bars: 95 % intervals")
+        notes = [
+            f"horizon: the first step at which task accuracy is below {self.target:.0%} (dashed)"
+        ]
+        notes.append(
+            "predicted: the horizon if step accuracy stayed as it is up to the first error"
+        )
+        notes.append(
+            "after right or wrong answers: turn accuracy there; bands and bars: 95 % intervals"
+        )
         if self.overlay:
-            notes.append("published: horizons of other models at one step per turn, without thinking")
+            notes.append(
+                "published: horizons of other models at one step per turn, without thinking"
+            )
         title = heading("Accuracy along a rollout", notes, width)
         return themed(alt.vconcat(*grids, title=title).resolve_scale(x="shared", y="shared"))
 
-    def _panel(self, tables: Tables, row: dict[str, Any], size: tuple[int, int], *, overlay: bool, left: bool) -> Any:
-        own = {name: [r for r in tables[name] if r["series"] == row["series"]] for name in ("survival", "turns")}
+    def _panel(
+        self,
+        tables: Tables,
+        row: dict[str, Any],
+        size: tuple[int, int],
+        *,
+        overlay: bool,
+        left: bool,
+    ) -> Any:
+        own = {
+            name: [r for r in tables[name] if r["series"] == row["series"]]
+            for name in ("survival", "turns")
+        }
         colour = self._colour(len(tables["summary"]))
-        x, last = (alt.X(f"{field}:Q", title="step", axis=alt.Axis(tickCount=6)) for field in ("size", "last"))
+        x, last = (
+            alt.X(f"{field}:Q", title="step", axis=alt.Axis(tickCount=6))
+            for field in ("size", "last")
+        )
         task, turn = _chart(own["survival"], TASK), _chart(own["turns"], TURN)
         others = _chart([r for r in tables["survival"] if r["series"] != row["series"]], OTHERS)
-        target = alt.Chart(values([{"target": self.target}])).mark_rule(color=MUTED, strokeDash=[4, 3])
+        target = alt.Chart(values([{"target": self.target}])).mark_rule(
+            color=MUTED, strokeDash=[4, 3]
+        )
         tooltip = ["first:Q", "last:Q", "turn:Q", "index:Q", "task:Q", "unparsed:Q"]
         thin = others.mark_line(strokeWidth=0.8, interpolate="step-after", opacity=0.8)
         band = task.mark_area(opacity=0.18, interpolate="step-after")
@@ -151,13 +201,22 @@ class Horizon(Figure):
             target.encode(y=percent("target")),
             band.encode(x=x, y=percent("low"), y2="high:Q", color=colour),
             line.encode(x=x, y=percent("value", "accuracy" if left else None), color=colour),
-            turn.mark_rule(opacity=0.5).encode(x=last, y=percent("turn_low"), y2="turn_high:Q", color=colour),
+            turn.mark_rule(opacity=0.5).encode(
+                x=last, y=percent("turn_low"), y2="turn_high:Q", color=colour
+            ),
             dots.encode(x=last, y=percent("turn"), color=colour, tooltip=tooltip),
         ]
         if overlay:
-            marks = [{"model": r["model"], "size": r["horizon"], "target": 0.5} for r in published(self.overlay)]
+            marks = [
+                {"model": r["model"], "size": r["horizon"], "target": 0.5}
+                for r in published(self.overlay)
+            ]
             diamonds = _chart(marks, PUBLISHED).mark_point(shape="diamond", size=45)
-            layers.append(diamonds.encode(x=x, y=percent("target"), color=colour, tooltip=["model:N", "size:Q"]))
+            layers.append(
+                diamonds.encode(
+                    x=x, y=percent("target"), color=colour, tooltip=["model:N", "size:Q"]
+                )
+            )
         reach = [f"horizon {_reach(row)}", f"predicted {span(row, 'predicted', STEPS)}"]
         if row["after_wrong"] is not None:
             reach.append(f"after right answers {span(row, 'after_right', '.0%')}")
@@ -171,7 +230,9 @@ class Horizon(Figure):
         colours = {TASK: COLOURS[0], TURN: COLOURS[1]}
         colours |= {OTHERS: "#b9bfc5"} if panels > 1 else {}
         colours |= {PUBLISHED: MUTED} if self.overlay else {}
-        legend = alt.Legend(title=None, orient="bottom", symbolOpacity=1, columns=2 if panels < 3 else 4)
+        legend = alt.Legend(
+            title=None, orient="bottom", symbolOpacity=1, columns=2 if panels < 3 else 4
+        )
         scale = alt.Scale(domain=list(colours), range=list(colours.values()))
         return alt.Color("measure:N", scale=scale, legend=legend)
 

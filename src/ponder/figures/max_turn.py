@@ -1,6 +1,8 @@
-"""Plots accuracy against the steps in a single turn, and the largest number of steps at the target accuracy.
+"""Plots accuracy against the steps in a single turn, and the largest number of steps at the target
+accuracy.
 
-For tasks whose sizes a search chose (`search = "max"`). Points are larger where the search made more attempts.
+For tasks whose sizes a search chose (`search = "max"`). Points are larger where the search made
+more attempts.
 """
 
 from __future__ import annotations
@@ -13,7 +15,19 @@ import altair as alt
 
 from ponder.core import Figure, Outcome, Tables
 from ponder.core.text import number
-from ponder.figures import MUTED, basis, by_series, counts, flat, heading, percent, series_colour, span, themed, values
+from ponder.figures import (
+    MUTED,
+    basis,
+    by_series,
+    counts,
+    flat,
+    heading,
+    percent,
+    series_colour,
+    span,
+    themed,
+    values,
+)
 from ponder.figures._units import unit_of
 from ponder.stats.accuracy import by_size
 from ponder.stats.columns import columns
@@ -45,7 +59,9 @@ class MaxTurn(Figure):
             )
             for size, a in asked.items():
                 of_size = basis(o for o in part if o.size == size)
-                tables["sizes"].append(flat(series=series, size=size, accuracy=a, attempts=a.attempts, basis=of_size))
+                tables["sizes"].append(
+                    flat(series=series, size=size, accuracy=a, attempts=a.attempts, basis=of_size)
+                )
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
@@ -59,19 +75,31 @@ class MaxTurn(Figure):
         scale = alt.Scale(type="log", nice=False, padding=14)
         unit = ", ".join(dict.fromkeys(r["unit"] for r in tables["summary"] if r["unit"]))
         ticks = alt.Axis(
-            values=sorted({r["size"] for r in tables["sizes"]}), labelOverlap="greedy", labelSeparation=4, format="~r"
+            values=sorted({r["size"] for r in tables["sizes"]}),
+            labelOverlap="greedy",
+            labelSeparation=4,
+            format="~r",
         )
-        x = alt.X("size:Q", title=f"{unit or 'size'} in one turn (log scale)", scale=scale, axis=ticks)
+        x = alt.X(
+            "size:Q", title=f"{unit or 'size'} in one turn (log scale)", scale=scale, axis=ticks
+        )
         shown = alt.Chart(values(tables["sizes"]))
         reached = alt.Chart(values([r for r in tables["summary"] if r["max_turn"] is not None]))
-        known = alt.Chart(values([r for r in tables["summary"] if r["max_turn_low"] and r["max_turn_high"]]))
-        target = alt.Chart(values([{"target": self.target}])).mark_rule(color=MUTED, strokeDash=[4, 3])
+        known = alt.Chart(
+            values([r for r in tables["summary"] if r["max_turn_low"] and r["max_turn_high"]])
+        )
+        target = alt.Chart(values([{"target": self.target}])).mark_rule(
+            color=MUTED, strokeDash=[4, 3]
+        )
         attempts = [r["attempts"] for r in tables["sizes"]]
         size = alt.Size(
             "attempts:Q",
             scale=alt.Scale(domainMin=0, range=[10, 160]),
             legend=alt.Legend(
-                title="attempts", orient="right", values=sorted({min(attempts), max(attempts)}), format="d"
+                title="attempts",
+                orient="right",
+                values=sorted({min(attempts), max(attempts)}),
+                format="d",
             ),
         )
         tooltip = ["series:N", "size:Q", "accuracy:Q", "attempts:Q"]
@@ -79,15 +107,21 @@ class MaxTurn(Figure):
         layers = [
             target.encode(y=percent("target")),
             known.mark_rect(opacity=0.18).encode(x=low, x2="max_turn_high:Q", color=colour),
-            reached.mark_rule(strokeWidth=1.6).encode(x=alt.X("max_turn:Q", scale=scale, axis=ticks), color=colour),
-            shown.mark_rule(opacity=0.4).encode(x=x, y=percent("accuracy_low"), y2="accuracy_high:Q", color=colour),
+            reached.mark_rule(strokeWidth=1.6).encode(
+                x=alt.X("max_turn:Q", scale=scale, axis=ticks), color=colour
+            ),
+            shown.mark_rule(opacity=0.4).encode(
+                x=x, y=percent("accuracy_low"), y2="accuracy_high:Q", color=colour
+            ),
             shown.mark_point(filled=True, opacity=0.9).encode(
                 x=x, y=percent("accuracy", "accuracy"), color=colour, size=size, tooltip=tooltip
             ),
         ]
         notes = [f"{r['series']}: {_reach(r)}; {r['rests_on']}" for r in tables["summary"]]
         notes.append("vertical line and band: the estimate and its 95 % interval")
-        title = heading(f"Largest turn with {self.target:.0%} accuracy (further right is better)", notes, WIDTH)
+        title = heading(
+            f"Largest turn with {self.target:.0%} accuracy (further right is better)", notes, WIDTH
+        )
         return themed(alt.layer(*layers, width=WIDTH, height=HEIGHT, title=title))
 
 

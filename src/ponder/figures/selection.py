@@ -1,11 +1,13 @@
-"""Draws accuracy after training on selected traces, against the number of traces and against the reward's size.
+"""Draws accuracy after training on selected traces, against the number of traces and against the
+reward's size.
 
-After ReasonFlux-PRM (arXiv 2506.18896, figure 6), which has one training run per point, the human selection at one
-number only, and no random selection. Here every point has a 95 % interval over problems and training seeds, a strip
-below the first panel shows what the reward gains over as many random traces, and the largest reward is compared with
-the smallest, both paired by problem. The second panel is drawn if a study compares rewards of several sizes. A study
-may select from several pools of traces, by different teachers: each has panels of its own, and one more panel compares
-the pools at the smallest number. Where a reward selects worse than chance, the panel says why.
+After ReasonFlux-PRM (arXiv 2506.18896, figure 6), which has one training run per point, the human
+selection at one number only, and no random selection. Here every point has a 95 % interval over
+problems and training seeds, a strip below the first panel shows what the reward gains over as many
+random traces, and the largest reward is compared with the smallest, both paired by problem. The
+second panel is drawn if a study compares rewards of several sizes. A study may select from several
+pools of traces, by different teachers: each has panels of its own, and one more panel compares the
+pools at the smallest number. Where a reward selects worse than chance, the panel says why.
 """
 
 from __future__ import annotations
@@ -22,7 +24,16 @@ from ponder.figures import SOLVED, pooled_findings, themed, values
 from ponder.figures._labels import Frame, lettering
 from ponder.figures._log import SIZE, log_axes, log_frame, log_placed
 from ponder.figures._published import published_panel, selected, within_chance
-from ponder.figures._selection import ALL, CURATED, RANDOM, REWARD, UNTRAINED, Panel, students, traces
+from ponder.figures._selection import (
+    ALL,
+    CURATED,
+    RANDOM,
+    REWARD,
+    UNTRAINED,
+    Panel,
+    students,
+    traces,
+)
 from ponder.figures._selection_pools import by_pool, reason, shown_alone
 from ponder.figures._variants import compared, corrected, panel_title, points, signed, tested
 
@@ -51,9 +62,12 @@ class Selection(Figure):
     chosen: str = "by"  # the setting that says how traces were selected
     number: str = "number"  # the setting that says how many
     by: Literal["task", "size"] = "task"  # one row of panels per task, or per size of each task
-    overlay: Literal["", "prm_selection_samples"] = ""  # published points by number of traces, drawn below
-    overlay_size: Literal["", "prm_selection_size"] = ""  # published points by size of the reward, drawn below
-    pool_seeds: bool = False  # take accuracy to vary equally between the seeds of 4 or more students
+    # published points by number of traces, drawn below
+    overlay: Literal["", "prm_selection_samples"] = ""
+    # published points by size of the reward, drawn below
+    overlay_size: Literal["", "prm_selection_size"] = ""
+    # take accuracy to vary equally between the seeds of 4 or more students
+    pool_seeds: bool = False
 
     needs: ClassVar[dict[str, str]] = {
         "chosen": 'method = [{ name = "sft", by = ["reward", "random"], number = [100, 1000], seed = [1, 2, 3] }]',
@@ -61,7 +75,13 @@ class Selection(Figure):
     example: ClassVar[dict[str, Any]] = {"chosen": "history_turns", "number": "per_turn"}
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
-        tables: Tables = {"panels": [], "students": [], "differences": [], "published": [], "published_sizes": []}
+        tables: Tables = {
+            "panels": [],
+            "students": [],
+            "differences": [],
+            "published": [],
+            "published_sizes": [],
+        }
         for panel in students(outcomes, self.chosen, self.number, self.by, self.pool_seeds):
             tables["panels"].append(panel.record())
             tables["students"] += [s.record(panel.title) for s in panel.students]
@@ -78,18 +98,33 @@ class Selection(Figure):
 
     def findings(self, tables: Tables) -> list[str]:
         sentences = pooled_findings(tables["panels"], "panel")
-        sentences += [f"{p['panel']}: {p['seeds_pooled']}." for p in tables["panels"] if p["seeds_pooled"]]
+        sentences += [
+            f"{p['panel']}: {p['seeds_pooled']}." for p in tables["panels"] if p["seeds_pooled"]
+        ]
         for panel in (p["panel"] for p in tables["panels"]):
             own = [d for d in tables["differences"] if d["panel"] == panel]
             named = [s for s in tables["students"] if s["panel"] == panel]
             for line in dict.fromkeys(d["line"] for d in own):
-                sentences += [f"{panel}: {said}." for said in _of_line([d for d in own if d["line"] == line], named)]
-            sentences += [f"{panel}, {traces(d['number'])}: {_larger(d)}." for d in own if d["less_by"] == REWARD]
-            unsized = sorted({s["line"] for s in named if s["by"] == REWARD and not s["reward_parameters"]})
+                sentences += [
+                    f"{panel}: {said}."
+                    for said in _of_line([d for d in own if d["line"] == line], named)
+                ]
+            sentences += [
+                f"{panel}, {traces(d['number'])}: {_larger(d)}."
+                for d in own
+                if d["less_by"] == REWARD
+            ]
+            unsized = sorted(
+                {s["line"] for s in named if s["by"] == REWARD and not s["reward_parameters"]}
+            )
             if unsized and _by_size(named):
-                sentences.append(f"{panel}: rewards of unknown size, not drawn by size: {', '.join(unsized)}.")
+                sentences.append(
+                    f"{panel}: rewards of unknown size, not drawn by size: {', '.join(unsized)}."
+                )
             if short := [s for s in named if (s["selected"] or s["number"]) < s["number"]]:
-                told = ", ".join(f"{s['line']} {s['selected']:,.0f} of {s['number']:,.0f}" for s in short)
+                told = ", ".join(
+                    f"{s['line']} {s['selected']:,.0f} of {s['number']:,.0f}" for s in short
+                )
                 sentences.append(f"{panel}: fewer traces than asked for: {told}.")
         sentences += [f"{p['panel']}: {p['reason']}." for p in tables["panels"] if p["reason"]]
         for name in ("published", "published_sizes"):
@@ -106,19 +141,29 @@ class Selection(Figure):
             else:
                 rows.append([compared_pools])
         drawn = (("published", "samples", BY_NUMBER), ("published_sizes", "parameters", BY_SIZE))
-        below = [published_panel(tables[name], x, title) for name, x, title in drawn if tables[name]]
+        below = [
+            published_panel(tables[name], x, title) for name, x, title in drawn if tables[name]
+        ]
         if below:
             rows.append(below)
         note = (
             "Bands and bars: 95 % intervals over problems and training seeds, at each number by itself. "
             "Marks for one number stand side by side."
         )
-        title = alt.TitleParams("Accuracy after training on selected traces: higher is better", subtitle=note)
-        return themed(alt.vconcat(*(alt.hconcat(*row, spacing=40) for row in rows), spacing=50).properties(title=title))
+        title = alt.TitleParams(
+            "Accuracy after training on selected traces: higher is better", subtitle=note
+        )
+        return themed(
+            alt.vconcat(*(alt.hconcat(*row, spacing=40) for row in rows), spacing=50).properties(
+                title=title
+            )
+        )
 
 
 def _over_baselines(panel: Panel) -> Records:
-    """What each student of a reward gains over every other selection of as many traces, over all, and over none."""
+    """What each student of a reward gains over every other selection of as many traces, over all,
+    and over none.
+    """
     others = dict.fromkeys(s.by for s in panel.students if s.by != REWARD)
     rewarded = [s for s in panel.students if s.by == REWARD]
     pairs = [(s, panel.baseline(s, by)) for s in rewarded for by in others]
@@ -139,18 +184,28 @@ def _by_size(own: Records) -> dict[tuple[float, str], Records]:
     """Students of rewards of several sizes that differ in nothing else, from the smallest on."""
     groups: dict[tuple[float, str], Records] = {}
     sized = [s for s in own if s["by"] == REWARD and s["reward_parameters"]]
-    for s in sorted(sized, key=lambda s: (s["number"], s["rest"], s["reward_parameters"], s["line"])):
+    for s in sorted(
+        sized, key=lambda s: (s["number"], s["rest"], s["reward_parameters"], s["line"])
+    ):
         groups.setdefault((s["number"], s["rest"]), []).append(s)
-    return {key: g for key, g in groups.items() if g[0]["reward_parameters"] < g[-1]["reward_parameters"]}
+    return {
+        key: g
+        for key, g in groups.items()
+        if g[0]["reward_parameters"] < g[-1]["reward_parameters"]
+    }
 
 
 def _of_line(own: Records, named: Records) -> Iterator[str]:
-    """What one way to select by reward gains: over random at every number, and over the rest at the smallest."""
+    """What one way to select by reward gains: over random at every number, and over the rest at the
+    smallest.
+    """
     over_random = [d for d in own if d["less_by"] == RANDOM]
     if over_random:
         asked = [s for s in named if s["number"] == over_random[0]["number"]]
         yield f"{_gains(over_random)}. {_at_first(over_random[0], asked)}. {_tokens(over_random)}"
-    first = [d for d in own if d["number"] == own[0]["number"] and d["less_by"] not in (RANDOM, REWARD)]
+    first = [
+        d for d in own if d["number"] == own[0]["number"] and d["less_by"] not in (RANDOM, REWARD)
+    ]
     if first:
         told = ", ".join(f"{_baseline_name(d)} {points(d, 'difference')}" for d in first)
         yield f"{own[0]['line']} with {traces(own[0]['number'])}, less {told}"
@@ -159,24 +214,36 @@ def _of_line(own: Records, named: Records) -> Iterator[str]:
 def _gains(over_random: Records) -> str:
     first = over_random[0]
     told = ", ".join(f"{points(d, 'difference')} at {traces(d['number'])}" for d in over_random)
-    pooled = f"over {first['seeds']} training seeds" if first["seeds"] > 1 else "from one training seed"
+    pooled = (
+        f"over {first['seeds']} training seeds" if first["seeds"] > 1 else "from one training seed"
+    )
     return f"{first['line']} less {first['less']}, paired by problem, {pooled}: {told}"
 
 
 def _at_first(row: Row, asked: Records) -> str:
     """Whether the reward beats random selection at the smallest number, and what may explain it."""
-    said = [f"At the smallest number it {compared(row, 'difference')} {row['less']} ({tested(row)})"]
+    said = [
+        f"At the smallest number it {compared(row, 'difference')} {row['less']} ({tested(row)})"
+    ]
     if row["difference_low"] <= 0 <= row["difference_high"]:
         ends = f"[{signed(row['problems_only_low'])}, {signed(row['problems_only_high'])}]"
         clear = row["problems_only_low"] > 0 or row["problems_only_high"] < 0
         needed = "more training seeds may tell" if clear else "more problems are needed to tell"
-        said.append(f"without the variation between trainings the interval would be {ends}, so {needed}")
+        said.append(
+            f"without the variation between trainings the interval would be {ends}, so {needed}"
+        )
     right = {s["line"]: s["selected_right"] for s in asked}
     sound = {s["line"]: s["selected_sound"] for s in asked}
     if None not in (fractions := [right[row["line"]], right[row["less"]]]):
-        said.append("{:.0%} of the selected traces were right, and {:.0%} of the random ones".format(*fractions))
+        said.append(
+            "{:.0%} of the selected traces were right, and {:.0%} of the random ones".format(
+                *fractions
+            )
+        )
     if None not in (fractions := [sound[row["line"]], sound[row["less"]]]):
-        said.append("{:.0%} were right in every step, and {:.0%} of the random ones".format(*fractions))
+        said.append(
+            "{:.0%} were right in every step, and {:.0%} of the random ones".format(*fractions)
+        )
     if row["seeds"] <= 1:
         said.append("one training seed doesn't show how much training varies")
     return "; ".join(said)
@@ -201,22 +268,35 @@ def _larger(row: Row) -> str:
 
 
 def _baseline_name(row: Row) -> str:
-    return f"{row['less']} ({traces(row['less_number'])})" if row["less_by"] == ALL else str(row["less"])
+    return (
+        f"{row['less']} ({traces(row['less_number'])})"
+        if row["less_by"] == ALL
+        else str(row["less"])
+    )
 
 
 def _with_numbers(rows: Records) -> Records:
     """Labels of published points; if a family has several points, with their numbers of traces."""
     families = [r["family"] for r in rows]
     return [
-        {**r, "label": f"{r['name']}, {r['samples'] / 1000:g}k" if families.count(r["family"]) > 1 else r["name"]}
+        {
+            **r,
+            "label": f"{r['name']}, {r['samples'] / 1000:g}k"
+            if families.count(r["family"]) > 1
+            else r["name"],
+        }
         for r in rows
     ]
 
 
 def _row(tables: Tables, panel: Row, colour: alt.Color) -> list[Any]:
-    """The panels of one task: by number of traces, and for each number with several rewards, by their size."""
+    """The panels of one task: by number of traces, and for each number with several rewards, by
+    their size.
+    """
     own = [s for s in tables["students"] if s["panel"] == panel["panel"]]
-    gains = [d for d in tables["differences"] if (d["panel"], d["less_by"]) == (panel["panel"], RANDOM)]
+    gains = [
+        d for d in tables["differences"] if (d["panel"], d["less_by"]) == (panel["panel"], RANDOM)
+    ]
     frame = log_frame([{**s, "number": s["number"] or own[-1]["number"]} for s in own], "number")
     shown = [_by_number_panel(panel, own, gains, frame, colour)]
     groups = _by_size(own)
@@ -229,19 +309,30 @@ def _row(tables: Tables, panel: Row, colour: alt.Color) -> list[Any]:
     return shown
 
 
-def _by_number_panel(panel: Row, own: Records, gains: Records, frame: Frame, colour: alt.Color) -> Any:
+def _by_number_panel(
+    panel: Row, own: Records, gains: Records, frame: Frame, colour: alt.Color
+) -> Any:
     step = STEP * (frame.x[1] - frame.x[0])
     lines, marks, untrained = _parts(own, step)
-    x, y = log_axes(frame, "number", "" if gains else BY_NUMBER, [s["number"] for s in own if s["number"]])
-    tooltip = ["line:N", *(f"{f}:Q" for f in ("number", "accuracy", "accuracy_low", "accuracy_high", "seeds"))]
+    x, y = log_axes(
+        frame, "number", "" if gains else BY_NUMBER, [s["number"] for s in own if s["number"]]
+    )
+    tooltip = [
+        "line:N",
+        *(f"{f}:Q" for f in ("number", "accuracy", "accuracy_low", "accuracy_high", "seeds")),
+    ]
     low = alt.Y("accuracy_low:Q")
     line, mark, rule = (alt.Chart(values(part)) for part in (lines, marks, untrained))
     layers = [
         rule.mark_rect(opacity=0.08).encode(y=low, y2="accuracy_high:Q", color=colour),
         rule.mark_rule(strokeDash=[5, 3], strokeWidth=1.4).encode(y=y, color=colour),
-        line.mark_area(opacity=0.13, clip=True).encode(x=x, y=low, y2="accuracy_high:Q", color=colour),
+        line.mark_area(opacity=0.13, clip=True).encode(
+            x=x, y=low, y2="accuracy_high:Q", color=colour
+        ),
         line.mark_line(strokeWidth=2).encode(x=x, y=y, color=colour),
-        line.mark_point(filled=True, size=42, opacity=1).encode(x=x, y=y, color=colour, tooltip=tooltip),
+        line.mark_point(filled=True, size=42, opacity=1).encode(
+            x=x, y=y, color=colour, tooltip=tooltip
+        ),
         mark.mark_rule(strokeWidth=1.4).encode(x=x, y=low, y2="accuracy_high:Q", color=colour),
         mark.mark_point(filled=True, size=90, opacity=1, shape="diamond").encode(
             x=x, y=y, color=colour, tooltip=tooltip
@@ -255,7 +346,9 @@ def _by_number_panel(panel: Row, own: Records, gains: Records, frame: Frame, col
 
 
 def _parts(own: Records, step: float) -> tuple[Records, Records, Records]:
-    """Lines; marks for what was tried with one number only, side by side; and the untrained student."""
+    """Lines; marks for what was tried with one number only, side by side; and the untrained
+    student.
+    """
     tried = [s["line"] for s in own]
     lines = [s for s in own if s["number"] and tried.count(s["line"]) > 1]
     marks: Records = []
@@ -270,7 +363,10 @@ def _parts(own: Records, step: float) -> tuple[Records, Records, Records]:
 def _abreast(gains: Records, step: float) -> Records:
     lines = list(dict.fromkeys(d["line"] for d in gains))
     middle = (len(lines) - 1) / 2
-    return [{**d, "number": d["number"] * 10 ** (step * (lines.index(d["line"]) - middle))} for d in gains]
+    return [
+        {**d, "number": d["number"] * 10 ** (step * (lines.index(d["line"]) - middle))}
+        for d in gains
+    ]
 
 
 def _gain_strip(gains: Records, x: alt.X, colour: alt.Color) -> Any:
@@ -278,34 +374,51 @@ def _gain_strip(gains: Records, x: alt.X, colour: alt.Color) -> Any:
     y = alt.Y("difference:Q", title=["gain over", "random, points"], axis=axis)
     shown = alt.Chart(values(gains))
     layers = [
-        alt.Chart(values([{"zero": 0}])).mark_rule(color=OWN[RANDOM], strokeWidth=1.4).encode(y="zero:Q"),
-        shown.mark_rule(strokeWidth=1.4).encode(x=x, y=alt.Y("difference_low:Q"), y2="difference_high:Q", color=colour),
+        alt.Chart(values([{"zero": 0}]))
+        .mark_rule(color=OWN[RANDOM], strokeWidth=1.4)
+        .encode(y="zero:Q"),
+        shown.mark_rule(strokeWidth=1.4).encode(
+            x=x, y=alt.Y("difference_low:Q"), y2="difference_high:Q", color=colour
+        ),
         shown.mark_point(filled=True, size=42, opacity=1).encode(x=x, y=y, color=colour),
     ]
     return alt.layer(*layers, width=SIZE[0], height=90)
 
 
-def _by_size_panel(sized: Records, random: Records, number: float, beside: Frame, colour: alt.Color) -> Any:
+def _by_size_panel(
+    sized: Records, random: Records, number: float, beside: Frame, colour: alt.Color
+) -> Any:
     across = log_frame(sized, "reward_parameters", air=0.25).x
     frame = replace(beside, x=across)
     x, y = log_axes(frame, "reward_parameters", BY_SIZE, [s["reward_parameters"] for s in sized])
     shown, low = alt.Chart(), alt.Y("accuracy_low:Q")
     chance = alt.Chart(values(random))
     lines = [list(part) for _, part in itertools.groupby(sized, key=lambda s: s["rest"])]
-    tooltip = ["line:N", *(f"{f}:Q" for f in ("reward_parameters", "accuracy", "accuracy_low", "accuracy_high"))]
+    tooltip = [
+        "line:N",
+        *(f"{f}:Q" for f in ("reward_parameters", "accuracy", "accuracy_low", "accuracy_high")),
+    ]
     joined = alt.Chart(values(sized)).mark_line(strokeWidth=1, opacity=0.6, color=SOLVED)
     layers = [
         chance.mark_rect(opacity=0.13, clip=True).encode(y=low, y2="accuracy_high:Q", color=colour),
         chance.mark_rule(strokeWidth=1.6, clip=True).encode(y=y, color=colour),
         joined.encode(x=x, y=y, detail="rest:N"),
         shown.mark_rule(strokeWidth=1.4).encode(x=x, y=low, y2="accuracy_high:Q", color=colour),
-        shown.mark_point(filled=True, size=70, opacity=1).encode(x=x, y=y, color=colour, tooltip=tooltip),
+        shown.mark_point(filled=True, size=70, opacity=1).encode(
+            x=x, y=y, color=colour, tooltip=tooltip
+        ),
         *lettering("reward_parameters", colour),
     ]
-    named = log_placed([{**s, "label": s["line"]} for s in sized], "reward_parameters", frame, lines)
+    named = log_placed(
+        [{**s, "label": s["line"]} for s in sized], "reward_parameters", frame, lines
+    )
     note = f"students of {traces(number)}; line and band: as many at random"
-    title = alt.TitleParams("by size of the reward model", subtitle=note, fontSize=12, frame="group")
-    return alt.layer(*layers, data=values(named), width=frame.width, height=frame.height, title=title)
+    title = alt.TitleParams(
+        "by size of the reward model", subtitle=note, fontSize=12, frame="group"
+    )
+    return alt.layer(
+        *layers, data=values(named), width=frame.width, height=frame.height, title=title
+    )
 
 
 def _colours(records: Records) -> alt.Scale:
@@ -313,7 +426,11 @@ def _colours(records: Records) -> alt.Scale:
     known = [UNTRAINED, REWARD, *list(OWN)[1:]]
 
     def place(s: Row) -> tuple[Any, ...]:
-        return known.index(s["by"]) if s["by"] in known else len(known), s["reward_parameters"] or 0, s["line"]
+        return (
+            known.index(s["by"]) if s["by"] in known else len(known),
+            s["reward_parameters"] or 0,
+            s["line"],
+        )
 
     several = len({s["line"] for s in records if s["by"] == REWARD}) > 1
     blues, ruled = itertools.cycle(REWARDS if several else (SOLVED,)), itertools.cycle(RULED)

@@ -1,8 +1,9 @@
-"""Plots the accuracy of the next turn against the fraction of wrong answers in the history (self-conditioning).
+"""Plots the accuracy of the next turn against the fraction of wrong answers in the history
+(self-conditioning).
 
-After Sinha et al. (2025): the history is filled with true or perturbed sums, and only the next turn is asked. The drop
-in accuracy from a fresh conversation to a long correct history is the effect of the long context; the further drop
-with wrong sums in the history is self-conditioning.
+After Sinha et al. (2025): the history is filled with true or perturbed sums, and only the next turn
+is asked. The drop in accuracy from a fresh conversation to a long correct history is the effect of
+the long context; the further drop with wrong sums in the history is self-conditioning.
 """
 
 from __future__ import annotations
@@ -52,16 +53,24 @@ class SelfConditioning(Figure):
             groups.setdefault(names[o.cell], {}).setdefault(history, []).append(o)
         for model, histories in groups.items():
             everything = [o for part in histories.values() for o in part]
-            record = {"series": model, "rests_on": counts(everything), "pooled": pooled(histories.values(), DRAWN)}
+            record = {
+                "series": model,
+                "rests_on": counts(everything),
+                "pooled": pooled(histories.values(), DRAWN),
+            }
             tables["summary"].append({**record, "basis": basis(everything)})
             measured = {history: _next_turn(part) for history, part in sorted(histories.items())}
             for (turns, rate), right in measured.items():
                 row = {"series": model, "history_turns": turns, "error_rate": rate}
                 row["basis"] = basis(histories[turns, rate])
                 tables["points"].append(flat(**row, turn_accuracy=right, attempts=right.attempts))
-                effect, baseline = ("self-conditioning", (turns, 0.0)) if rate else ("long context", (0, 0.0))
+                effect, baseline = (
+                    ("self-conditioning", (turns, 0.0)) if rate else ("long context", (0, 0.0))
+                )
                 if turns and baseline in measured:
-                    tables["effects"].append(flat(**row, effect=effect, drop=newcombe(measured[baseline], right)))
+                    tables["effects"].append(
+                        flat(**row, effect=effect, drop=newcombe(measured[baseline], right))
+                    )
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
@@ -77,7 +86,9 @@ class SelfConditioning(Figure):
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
         series = [r["series"] for r in tables["summary"]]
         aside = {name: ASIDE * (i - (len(series) - 1) / 2) for i, name in enumerate(series)}
-        shown_points = [{**p, "place": p["error_rate"] + aside[p["series"]]} for p in tables["points"]]
+        shown_points = [
+            {**p, "place": p["error_rate"] + aside[p["series"]]} for p in tables["points"]
+        ]
         later = [p for p in shown_points if p["history_turns"]] or shown_points
         fresh = [p for p in tables["points"] if not p["history_turns"]]
         colour = series_colour(series)
@@ -92,23 +103,34 @@ class SelfConditioning(Figure):
         shown, start = alt.Chart(values(later)), alt.Chart(values(fresh))
         tooltip = ["series:N", "history_turns:Q", "error_rate:Q", "turn_accuracy:Q", "attempts:Q"]
         lengths = sorted({p["history_turns"] for p in later})
-        legend = alt.Legend(title="turns in the history", orient="bottom") if len(lengths) > 1 else None
+        legend = (
+            alt.Legend(title="turns in the history", orient="bottom") if len(lengths) > 1 else None
+        )
         dashes = alt.StrokeDash("history_turns:N", legend=legend)
         layers = [
             start.mark_rule(strokeDash=[3, 3]).encode(y=y, color=colour, tooltip=tooltip),
             shown.mark_line().encode(x=x, y=y, color=colour, strokeDash=dashes),
             shown.mark_rule().encode(x=x, y=low, y2=high, color=colour),
-            shown.mark_point(filled=True, size=55, opacity=1).encode(x=x, y=y, color=colour, tooltip=tooltip),
+            shown.mark_point(filled=True, size=55, opacity=1).encode(
+                x=x, y=y, color=colour, tooltip=tooltip
+            ),
         ]
-        notes = [", ".join(filter(None, (f"{r['series']}: {r['rests_on']}", r["pooled"]))) for r in tables["summary"]]
+        notes = [
+            ", ".join(filter(None, (f"{r['series']}: {r['rests_on']}", r["pooled"])))
+            for r in tables["summary"]
+        ]
         asked = f"asked after {' or '.join(map(str, lengths))} turns; bars: 95 % intervals"
         notes.append(f"{asked}; dashed: the first turn of a fresh conversation" if fresh else asked)
-        title = heading("Accuracy after errors in the history (higher and flatter is better)", notes, WIDTH)
+        title = heading(
+            "Accuracy after errors in the history (higher and flatter is better)", notes, WIDTH
+        )
         return themed(alt.layer(*layers, width=WIDTH, height=HEIGHT, title=title))
 
 
 def _next_turn(part: Sequence[Outcome]) -> Estimate:
-    """Accuracy of the first turn asked; its true sum starts from the last sum shown, right or wrong."""
+    """Accuracy of the first turn asked; its true sum starts from the last sum shown, right or
+    wrong.
+    """
     answered = sorted((o for o in part if o.answered), key=lambda o: (o.size, o.problem, o.sample))
     right = [o.details["parsed"][0] == o.details["true"][0] for o in answered]
     return accuracy(np.array(right, dtype=np.bool_), clusters(answered))

@@ -1,8 +1,9 @@
 """Plots final task accuracy against tokens, with one labelled point per number of steps per turn.
 
-Shows whether a model executes a fixed number of steps better in few large turns or in many small ones. After Sinha et
-al. (2025), whose points are about 20 rollouts each, without intervals; here both axes have 95 % intervals. Turn lengths
-are compared plan by plan, and none is called the best unless a test tells it from every other.
+Shows whether a model executes a fixed number of steps better in few large turns or in many small
+ones. After Sinha et al. (2025), whose points are about 20 rollouts each, without intervals; here
+both axes have 95 % intervals. Turn lengths are compared plan by plan, and none is called the best
+unless a test tells it from every other.
 """
 
 from __future__ import annotations
@@ -32,7 +33,14 @@ from ponder.figures import (
     with_details,
 )
 from ponder.figures._labels import Frame, lettering, place_labels
-from ponder.figures._tokens import TITLES, Tokens, counted, overlay_notes, token_findings, token_kind
+from ponder.figures._tokens import (
+    TITLES,
+    Tokens,
+    counted,
+    overlay_notes,
+    token_findings,
+    token_kind,
+)
 from ponder.stats.accuracy import accuracy, mean
 from ponder.stats.columns import clusters
 from ponder.stats.turn_length import TurnLength, independent, turn_length
@@ -45,7 +53,8 @@ ONE_PANEL, SEVERAL_PANELS = (460, 320), (320, 300)  # pixels
 @dataclass(frozen=True)
 class Tradeoff(Figure):
     overlay: Literal["", "execution_tradeoff"] = ""  # published points to draw as well
-    tokens: Tokens = "output"  # which to count; auto: thinking if every model reports it, else output
+    # which to count; auto: thinking if every model reports it, else output
+    tokens: Tokens = "output"
 
     needs: ClassVar[dict[str, str]] = {"per_turn": "use the task `execution`"}
 
@@ -56,8 +65,11 @@ class Tradeoff(Figure):
         kind = token_kind(asked, self.tokens)
         names = task_series_labels(asked, ("per_turn",))
         for o in asked:
-            groups.setdefault((names[o.cell], o.size), {}).setdefault(o.details["per_turn"], []).append(o)
-        models = list(dict.fromkeys(model for model, _ in groups))  # panels in the study's order of models
+            groups.setdefault((names[o.cell], o.size), {}).setdefault(
+                o.details["per_turn"], []
+            ).append(o)
+        # panels in the study's order of models
+        models = list(dict.fromkeys(model for model, _ in groups))
         for model, steps in sorted(groups, key=lambda panel: (models.index(panel[0]), panel[1])):
             by_turn = groups[model, steps]
             everything = [o for part in by_turn.values() for o in part]
@@ -65,7 +77,9 @@ class Tradeoff(Figure):
             record |= {"pooled": pooled(by_turn.values(), ("per_turn",))}
             right, by_plan = _by_plan(by_turn)
             record |= _tested(turn_length(right, paired=by_plan))
-            tables["summary"].append({**record, **counted(asked, self.tokens), "basis": basis(everything)})
+            tables["summary"].append(
+                {**record, **counted(asked, self.tokens), "basis": basis(everything)}
+            )
             for per_turn, part in sorted(by_turn.items()):
                 tables["points"].append(_point(model, steps, per_turn, part, kind))
         return tables
@@ -74,7 +88,9 @@ class Tradeoff(Figure):
         sentences = token_findings(tables["summary"]) + pooled_findings(tables["summary"], "series")
         overlay = published(self.overlay) if self.overlay else []
         for row in [row for row in tables["summary"] if _comparable(overlay, row)][:1]:
-            sentences += [f"{note.capitalize()}." for note in overlay_notes("output", row["token_kind"])]
+            sentences += [
+                f"{note.capitalize()}." for note in overlay_notes("output", row["token_kind"])
+            ]
         for row in tables["summary"]:
             points = _points(tables, row)
             if len(points) > 1:
@@ -93,18 +109,28 @@ class Tradeoff(Figure):
         if len(panels) == 1:
             return themed(panels[0])
         columns = 2 if len(panels) <= 4 else 3
-        return themed(alt.concat(*panels, columns=columns, spacing=24).resolve_scale(x="independent", y="shared"))
+        return themed(
+            alt.concat(*panels, columns=columns, spacing=24).resolve_scale(
+                x="independent", y="shared"
+            )
+        )
 
 
 def _by_plan(by_turn: dict[int, list[Outcome]]) -> tuple[dict[int, dict[str, float]], bool]:
-    """Each turn length's accuracy on each plan; on each problem, unpaired, if an attempt records no plan."""
+    """Each turn length's accuracy on each plan; on each problem, unpaired, if an attempt records no
+    plan.
+    """
     answered = {k: [o for o in part if o.answered] for k, part in by_turn.items()}
     paired = all("plan" in o.details for part in answered.values() for o in part)
     right: dict[int, dict[str, list[bool]]] = {}
     for k, part in answered.items():
         for o in part:
-            right.setdefault(k, {}).setdefault(o.details["plan"] if paired else o.problem, []).append(o.correct)
-    return {k: {name: sum(one) / len(one) for name, one in own.items()} for k, own in right.items()}, paired
+            right.setdefault(k, {}).setdefault(
+                o.details["plan"] if paired else o.problem, []
+            ).append(o.correct)
+    return {
+        k: {name: sum(one) / len(one) for name, one in own.items()} for k, own in right.items()
+    }, paired
 
 
 def _tested(test: TurnLength | None) -> dict[str, Any]:
@@ -140,7 +166,11 @@ def _published(overlay: Records, steps: int) -> str:
     lengths, accuracies = zip(*points, strict=True)
     test = independent(lengths, np.array(accuracies), np.full(len(points), float(ROLLOUTS)))
     could = ", ".join(map(str, test.could_be_best))
-    said = f"most accurate with {could}" if test.best else f"{could} per turn can't be told apart as the most accurate"
+    said = (
+        f"most accurate with {could}"
+        if test.best
+        else f"{could} per turn can't be told apart as the most accurate"
+    )
     return (
         f"Published, if each point is {ROLLOUTS} rollouts: {said}; "
         f"p = {test.p_trend:.2g} for the trend, p = {test.p_any:.2g} for any difference."
@@ -149,7 +179,9 @@ def _published(overlay: Records, steps: int) -> str:
 
 def _points(tables: Tables, row: dict[str, Any]) -> Records:
     """The points of one panel that have an answer."""
-    own = [p for p in tables["points"] if (p["series"], p["steps"]) == (row["series"], row["steps"])]
+    own = [
+        p for p in tables["points"] if (p["series"], p["steps"]) == (row["series"], row["steps"])
+    ]
     return [p for p in own if p["accuracy"] is not None]
 
 
@@ -196,11 +228,16 @@ def _panel(tables: Tables, row: dict[str, Any], overlay: Records, *, first: bool
         ]
         if own:
             layers.append(alt.layer(*marks, *lettering("tokens", alt.value(INK)), data=values(own)))
-    notes = [f"after {row['steps']} steps; labels: steps per turn", f"{row['rests_on']}; bars: 95 % intervals"]
+    notes = [
+        f"after {row['steps']} steps; labels: steps per turn",
+        f"{row['rests_on']}; bars: 95 % intervals",
+    ]
     notes.append(row["pooled"])
     notes += overlay_notes("output", row["token_kind"]) if others else []
     notes += [f"at 1: no {TITLES[row['token_kind']]} reported"] if silent else []
-    return alt.layer(*layers, width=size[0], height=size[1], title=heading(row["series"], notes, size[0]))
+    return alt.layer(
+        *layers, width=size[0], height=size[1], title=heading(row["series"], notes, size[0])
+    )
 
 
 def _frame(points: Records, size: tuple[int, int]) -> Frame:
@@ -216,7 +253,11 @@ def _colour(tables: Tables) -> alt.Color:
     turns = sorted({p["per_turn"] for p in tables["points"]})
     legend = alt.Legend(title="steps per turn", values=turns, format="d")
     # Viridis ends in a yellow that is hard to see on white.
-    scale = alt.Scale(type="log", scheme=alt.SchemeParams("viridis", extent=[0, 0.9]), domain=[turns[0], turns[-1]])
+    scale = alt.Scale(
+        type="log",
+        scheme=alt.SchemeParams("viridis", extent=[0, 0.9]),
+        domain=[turns[0], turns[-1]],
+    )
     return alt.Color("per_turn:Q", scale=scale, legend=legend)
 
 
@@ -231,11 +272,17 @@ def _phrase(point: dict[str, Any]) -> str:
     return f"{point['per_turn']} per turn, accuracy {right} for {tokens} tokens"
 
 
-def _point(model: str, steps: int, per_turn: int, part: Sequence[Outcome], kind: TokenKind) -> dict[str, Any]:
+def _point(
+    model: str, steps: int, per_turn: int, part: Sequence[Outcome], kind: TokenKind
+) -> dict[str, Any]:
     answered = sorted((o for o in part if o.answered), key=lambda o: (o.size, o.problem, o.sample))
     problem = clusters(answered)
     right = accuracy(np.array([o.correct for o in answered], dtype=np.bool_), problem)
     tokens = mean(np.array([o.tokens(kind) for o in answered], dtype=np.float64), problem)
-    rests_on = {"attempts": right.attempts, "problems": right.problems, "failed": len(part) - len(answered)}
+    rests_on = {
+        "attempts": right.attempts,
+        "problems": right.problems,
+        "failed": len(part) - len(answered),
+    }
     named = {"series": model, "steps": steps, "per_turn": per_turn}
     return flat(**named, accuracy=right, tokens=tokens, **rests_on, basis=basis(part))

@@ -21,8 +21,8 @@ padding. Four ideas:
   padding, and they don't count as tokens.
 
 Begin with `cache.py`, which describes a decoding step. `layer.py` has the buffers, `attention.py`
-and `hooks.py` connect them to the model, `view.py` is what policies see, `slots.py` is the cache for
-continuous batching, and `fidelity.py` measures what eviction changes.
+and `hooks.py` connect them to the model, `view.py` is what policies see, `slots.py` is the cache
+for continuous batching, and `fidelity.py` measures what eviction changes.
 """
 
 from __future__ import annotations

@@ -98,7 +98,9 @@ def _attend(
     return output, weights
 
 
-def _run_stock(implementation: str, module: nn.Module, *tensors: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+def _run_stock(
+    implementation: str, module: nn.Module, *tensors: Any, **kwargs: Any
+) -> tuple[Tensor, Tensor | None]:
     """Run the attention that the model is set to."""
     function: Callable[..., Any] | None = sdpa_attention_forward
     if implementation == "eager":
@@ -128,7 +130,9 @@ def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 def _check_arguments(kwargs: dict[str, Any]) -> None:
     """Raise `UserError` for an argument that may change what a layer attends to."""
     if kwargs.get("sliding_window") is not None:
-        raise UserError("a layer that has a sliding window can't be pruned", hint="use the model's own cache")
+        raise UserError(
+            "a layer that has a sliding window can't be pruned", hint="use the model's own cache"
+        )
     unknown = [name for name, value in kwargs.items() if value is not None and name not in NEUTRAL]
     if unknown:
         raise UserError(
@@ -140,13 +144,17 @@ def _check_arguments(kwargs: dict[str, Any]) -> None:
 class AttentionWeights:
     """Computes a layer's attention weights from queries and keys, as the model does."""
 
-    def __init__(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, kwargs: dict[str, Any]
+    ) -> None:
         self.module = module
         self.eager_attention = _eager_attention(module)
         self.scaling: float = query.shape[-1] ** -0.5
         if kwargs.get("scaling") is not None:
             self.scaling = kwargs["scaling"]
-        self.weight_arguments = {name: kwargs[name] for name in WEIGHT_ARGUMENTS if kwargs.get(name) is not None}
+        self.weight_arguments = {
+            name: kwargs[name] for name in WEIGHT_ARGUMENTS if kwargs.get(name) is not None
+        }
         self.is_softmax = self._is_softmax(query, key, value)
 
     def __deepcopy__(self, _: dict[int, Any]) -> AttentionWeights:
@@ -167,7 +175,9 @@ class AttentionWeights:
         mask = query.new_zeros(1, 1, 2, 8)
         mask[..., 0, 5:] = torch.finfo(query.dtype).min
         try:
-            theirs = self.eager_attention(self.module, query, key, value, mask, scaling=self.scaling)[0]
+            theirs = self.eager_attention(
+                self.module, query, key, value, mask, scaling=self.scaling
+            )[0]
         except (TypeError, ValueError, RuntimeError, AttributeError):
             return False
         ours = _weighted_values(self.softmax(query, key, mask), value)
@@ -204,10 +214,19 @@ class AttentionWeights:
         if self.eager_attention is not None:
             additive = _additive(mask, query.dtype)
             weights = self.eager_attention(
-                self.module, query, key, value, additive, scaling=self.scaling, **self.weight_arguments
+                self.module,
+                query,
+                key,
+                value,
+                additive,
+                scaling=self.scaling,
+                **self.weight_arguments,
             )[1]
         if weights is None or weights.shape[-1] != key.shape[2]:
-            raise UserError("this model doesn't reveal its attention weights", hint="use a policy that needs none")
+            raise UserError(
+                "this model doesn't reveal its attention weights",
+                hint="use a policy that needs none",
+            )
         return weights
 
 

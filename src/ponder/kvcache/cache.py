@@ -84,11 +84,15 @@ class SelectCache(SelectCacheBase):
         self.allocates = budget is not None and budget.allocation != "even"
         self.needs_attention = bool(policy.queries or "attention" in policy.needs or self.allocates)
         # Whether the attention reports to this cache.
-        self.observes = reveals_attention(self.decoder) and (self.needs_attention or kernel == "grouped")
+        self.observes = reveals_attention(self.decoder) and (
+            self.needs_attention or kernel == "grouped"
+        )
         if self.needs_attention and not self.observes:
             raise self._unrevealed()
         if self.allocates and not self._prunes_all_layers():
-            raise UserError("only a model with full attention in all layers can divide a budget", hint=EVEN)
+            raise UserError(
+                "only a model with full attention in all layers can divide a budget", hint=EVEN
+            )
         stock_attention(self.decoder.config)  # raises an error if it can't be observed
 
         self.shape = (0, 0)  # rows and new tokens of this forward pass
@@ -159,7 +163,10 @@ class SelectCache(SelectCacheBase):
         raise UserError("two caches can't share their buffers", hint="copy.deepcopy(cache)")
 
     def __reduce__(self) -> NoReturn:
-        raise UserError("a cache belongs to a model in memory and can't be pickled", hint="store the text instead")
+        raise UserError(
+            "a cache belongs to a model in memory and can't be pickled",
+            hint="store the text instead",
+        )
 
     @property
     def pruned_layers(self) -> list[Layer]:
@@ -193,18 +200,24 @@ class SelectCache(SelectCacheBase):
     @property
     def tokens(self) -> int:
         """Return the tokens of the longest row, averaged over heads."""
-        return max((length - extra for length, extra in zip(self.lengths, self.extra, strict=True)), default=0)
+        return max(
+            (length - extra for length, extra in zip(self.lengths, self.extra, strict=True)),
+            default=0,
+        )
 
     # A forward pass
 
-    def before_forward(self, shape: Sequence[int], mask: Tensor | None, position_ids: Tensor | None) -> Tensor | None:
+    def before_forward(
+        self, shape: Sequence[int], mask: Tensor | None, position_ids: Tensor | None
+    ) -> Tensor | None:
         rows, new = shape[:2]
         seen = max(self.seen_tokens, default=0)
         if self.failed:
             raise UserError(self.failed, hint="make a new SelectCache")
         if not new:
             raise UserError(
-                f"this cache has read {seen} tokens already, and there is no new one", hint=NEW_CONVERSATION
+                f"this cache has read {seen} tokens already, and there is no new one",
+                hint=NEW_CONVERSATION,
             )
         if self.lengths and rows != len(self.lengths):
             raise UserError(
@@ -236,7 +249,9 @@ class SelectCache(SelectCacheBase):
         """Return which new tokens are padding, (rows, new), or None if none is."""
         if mask is None:
             if self.padded:
-                raise UserError("padding was read before", hint="pass the attention mask of the whole text")
+                raise UserError(
+                    "padding was read before", hint="pass the attention mask of the whole text"
+                )
             return None
         if not isinstance(mask, Tensor) or mask.ndim != 2:
             raise UserError(
@@ -249,8 +264,12 @@ class SelectCache(SelectCacheBase):
                 hint=NEW_CONVERSATION,
             )
         padding = mask == 0
-        if seen and not torch.equal(padding[:, :seen].to(self.padding.device), self.padding[:, :seen]):
-            raise UserError("the attention mask hides other tokens than before", hint="repeat the earlier mask")
+        if seen and not torch.equal(
+            padding[:, :seen].to(self.padding.device), self.padding[:, :seen]
+        ):
+            raise UserError(
+                "the attention mask hides other tokens than before", hint="repeat the earlier mask"
+            )
         new_padding = padding[:, seen:]
         if not new_padding.any():
             return None
@@ -277,7 +296,9 @@ class SelectCache(SelectCacheBase):
         start = self.max_length
         buffer[: len(states), :, start : start + states.shape[2]] = states
 
-    def hide_empty_columns(self, layer: Layer, mask: Tensor | None, query: Tensor, columns: int) -> Tensor | None:
+    def hide_empty_columns(
+        self, layer: Layer, mask: Tensor | None, query: Tensor, columns: int
+    ) -> Tensor | None:
         """Return a layer's attention mask, in which the empty columns of each head are hidden.
 
         `query` is (rows, query heads, new, head_dim); `columns` include the new tokens.
@@ -303,7 +324,9 @@ class SelectCache(SelectCacheBase):
                 hint=STOCK_CACHE,
             )
         self._check_layers()
-        self._check_rotation([buffer for module in self.changing_rope for buffer in module.buffers()])
+        self._check_rotation(
+            [buffer for module in self.changing_rope for buffer in module.buffers()]
+        )
         if not self.lengths:
             self._start(rows, hidden.device)
         if ids is None:
@@ -318,7 +341,9 @@ class SelectCache(SelectCacheBase):
         """Raise `UserError` if a layer didn't take part in a forward pass as it should have."""
         for layer in self.pruned_layers:
             if not layer.updated:
-                raise UserError(f"layer {layer.index} of this model didn't use its cache", hint=STOCK_CACHE)
+                raise UserError(
+                    f"layer {layer.index} of this model didn't use its cache", hint=STOCK_CACHE
+                )
             if self.needs_attention and not layer.observed:
                 raise self._unrevealed()
 
@@ -334,7 +359,9 @@ class SelectCache(SelectCacheBase):
 
     def _unrevealed(self) -> UserError:
         if self.allocates:
-            return UserError("a budget can be divided only if a model reveals its attention", hint=EVEN)
+            return UserError(
+                "a budget can be divided only if a model reveals its attention", hint=EVEN
+            )
         return UserError(
             f"`{self.policy.plugin_name()}` needs attention, which this model doesn't reveal",
             hint="use `streaming` or `random`",
@@ -358,7 +385,9 @@ class SelectCache(SelectCacheBase):
 
         layers = self.pruned_layers
         if any(layer.keys.device != device for layer in layers):
-            raise UserError("the layers of this model are on several devices", hint="load it on one")
+            raise UserError(
+                "the layers of this model are on several devices", hint="load it on one"
+            )
         deciding_layers = 1
         deciding_heads = 1
         if self.budget and self.budget.granularity != "model":
@@ -455,7 +484,9 @@ class SelectCache(SelectCacheBase):
                 self.empty[:, :rows, :, at_columns] = self.new_padding[:, None]
         if features is not None and self.features is not None:
             self.features[:rows, at_positions] = features
-        self.positions[:, :rows, :, at_columns] = torch.arange(start, start + new, device=ids.device)
+        self.positions[:, :rows, :, at_columns] = torch.arange(
+            start, start + new, device=ids.device
+        )
 
     # Eviction
 
@@ -488,7 +519,9 @@ class SelectCache(SelectCacheBase):
     def _count_protected(self, rows: Rows, length: int) -> list[int]:
         """Return how many columns of each row, outside the window, are never evicted."""
         positions = self.positions[0, rows, :1, :length].long()
-        protected = _at_positions(self.protected[rows], positions) & ~self._in_window(rows, positions)
+        protected = _at_positions(self.protected[rows], positions) & ~self._in_window(
+            rows, positions
+        )
         counts: list[int] = protected.sum((1, 2)).tolist()
         return counts
 
@@ -498,7 +531,9 @@ class SelectCache(SelectCacheBase):
         return positions >= (self._seen_by_row(rows) - self.budget.window)[:, None, None]
 
     def _seen_by_row(self, rows: Rows) -> Tensor:
-        return torch.tensor([self.seen_tokens[row] for row in self._row_numbers(rows)], device=self.ids.device)
+        return torch.tensor(
+            [self.seen_tokens[row] for row in self._row_numbers(rows)], device=self.ids.device
+        )
 
     def _row_numbers(self, rows: Rows) -> list[int]:
         if isinstance(rows, slice):
@@ -582,7 +617,9 @@ class SelectCache(SelectCacheBase):
         if self.empty is not None:
             finite |= self.empty[:, rows, :, :length]
         if not finite.all():
-            raise UserError(f"the policy `{self.policy.plugin_name()}` returned a score that isn't a finite number")
+            raise UserError(
+                f"the policy `{self.policy.plugin_name()}` returned a score that isn't a finite number"
+            )
         protected = _at_positions(self.protected[rows], positions)
         scores = scores.masked_fill(protected | self._in_window(rows, positions), torch.inf)
         if self.empty is not None:  # last: such a column has the position of an earlier token

@@ -134,7 +134,9 @@ def ragged_prompts(model: Any, rows: int = 4, longest: int = 14) -> dict[str, Te
 
 
 @torch.no_grad()
-def recomputed(model: Any, texts: Tensor, mask: Tensor, cache: WatchedCache | None = None) -> Tensor:
+def recomputed(
+    model: Any, texts: Tensor, mask: Tensor, cache: WatchedCache | None = None
+) -> Tensor:
     """Return the logits of texts, (rows, tokens, vocabulary), in one pass without a cache.
 
     Each token sees what it saw with the cache; without one, all earlier tokens.
@@ -144,7 +146,9 @@ def recomputed(model: Any, texts: Tensor, mask: Tensor, cache: WatchedCache | No
         stack.enter_context(_eager_attention(model))
         if cache is not None:
             stack.enter_context(_evicted_hidden(cache, texts.shape[1]))
-        logits: Tensor = model(texts, attention_mask=mask, position_ids=positions, use_cache=False).logits
+        logits: Tensor = model(
+            texts, attention_mask=mask, position_ids=positions, use_cache=False
+        ).logits
     return logits.float()
 
 
@@ -162,7 +166,9 @@ def _eager_attention(model: Any) -> Iterator[None]:
 def _evicted_hidden(cache: WatchedCache, tokens: int) -> Iterator[None]:
     """Hide from each token, in the attention of pruned layers, what its cache didn't hold."""
     layers, rows, heads, _ = cache.positions.shape
-    hidden = torch.ones(layers, rows, heads, tokens, tokens, dtype=torch.bool, device=cache.positions.device)
+    hidden = torch.ones(
+        layers, rows, heads, tokens, tokens, dtype=torch.bool, device=cache.positions.device
+    )
     for token, positions in enumerate(cache.visible[:tokens]):
         hidden[..., token, :].scatter_(-1, positions.long().expand(layers, rows, heads, -1), False)
     if heads > 1:  # the model's own attention has a mask per query head
@@ -174,7 +180,10 @@ def _evicted_hidden(cache: WatchedCache, tokens: int) -> Iterator[None]:
     with ExitStack() as stack:
         for module in cache.decoder.modules():
             number = numbers.get(_layer_of_keys(module, max(numbers)))
-            if number is not None and "attention_mask" in inspect.signature(module.forward).parameters:
+            if (
+                number is not None
+                and "attention_mask" in inspect.signature(module.forward).parameters
+            ):
                 hook = _HideTokens(module, hidden[number % len(hidden)])
                 handle = module.register_forward_pre_hook(hook, with_kwargs=True)
                 stack.callback(handle.remove)

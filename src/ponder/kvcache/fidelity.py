@@ -48,7 +48,9 @@ class Drift:
     peak: float = 0.0
 
 
-def drift(model: Any, prompt: list[int], reply: list[int], policy: Policy, budget: CacheBudget) -> Drift:
+def drift(
+    model: Any, prompt: list[int], reply: list[int], policy: Policy, budget: CacheBudget
+) -> Drift:
     """Compare the full cache with one pruned by a policy, over the tokens of a reply."""
     return drifts(model, prompt, reply, [policy], budget)[0]
 
@@ -99,7 +101,9 @@ def drifts(
     return [reader.drift() for reader in readers]
 
 
-def _with_budgets(policies: Iterable[Pruned], budget: CacheBudget) -> list[tuple[Policy, CacheBudget]]:
+def _with_budgets(
+    policies: Iterable[Pruned], budget: CacheBudget
+) -> list[tuple[Policy, CacheBudget]]:
     """Give the common budget to each policy that has none."""
     pairs = []
     for policy in policies:
@@ -192,7 +196,9 @@ class FidelityTable:
         width = len("policy")
         for row in self.rows:
             width = max(width, len(row.policy))
-        lines = [f"{'policy':{width}}  KL, nats per token  same top token  KL less {self.reference}'s"]
+        lines = [
+            f"{'policy':{width}}  KL, nats per token  same top token  KL less {self.reference}'s"
+        ]
         for row in self.rows:
             kl = _with_error(row.kl, row.kl_se, ".4f")
             agrees = _with_error(row.agrees, row.agrees_se, ".1%")
@@ -242,7 +248,9 @@ def fidelity(
     if not reference:
         reference = "random" if "random" in names else names[0]
     if reference not in names:
-        raise UserError(f"the reference `{reference}` isn't measured", hint=f"one of {', '.join(names)}")
+        raise UserError(
+            f"the reference `{reference}` isn't measured", hint=f"one of {', '.join(names)}"
+        )
 
     smallest_budget = min(policy_budget.budget for _, policy_budget in by_name.values())
     by_policy: dict[str, list[Drift]] = {name: [] for name in names}
@@ -264,7 +272,10 @@ def fidelity(
 
 
 def _policies_by_name(
-    policies: Sequence[str | Policy] | Mapping[str, Pruned], model: Any, tokenizer: Any, budget: CacheBudget
+    policies: Sequence[str | Policy] | Mapping[str, Pruned],
+    model: Any,
+    tokenizer: Any,
+    budget: CacheBudget,
 ) -> dict[str, tuple[Policy, CacheBudget]]:
     """Return each policy, fitted to the model, with its budget."""
     if isinstance(policies, str | Policy):
@@ -296,7 +307,9 @@ def _named(policies: Sequence[str | Policy]) -> dict[str, Pruned]:
             loaded.append(policy)
     by_name: dict[str, Pruned] = {policy.plugin_name(): policy for policy in loaded}
     if len(by_name) < len(loaded):
-        raise UserError("two policies have the same name", hint='name them: {"snapkv 64": Snapkv(64), …}')
+        raise UserError(
+            "two policies have the same name", hint='name them: {"snapkv 64": Snapkv(64), …}'
+        )
     return by_name
 
 
@@ -317,7 +330,9 @@ def _tokens(tokenizer: Any, text: Text, prompt: int) -> tuple[list[int], list[in
 def _row(name: str, by_text: Sequence[Drift], reference: Sequence[Drift]) -> FidelityRow:
     kl, kl_se = _mean([text.kl for text in by_text])
     agrees, agrees_se = _mean([text.agrees for text in by_text])
-    less, less_se = _mean([text.kl - base.kl for text, base in zip(by_text, reference, strict=True)])
+    less, less_se = _mean(
+        [text.kl - base.kl for text, base in zip(by_text, reference, strict=True)]
+    )
     mean_bytes, _ = _mean([text.bytes for text in by_text])
     return FidelityRow(
         policy=name,

@@ -20,7 +20,9 @@ from transformers.cache_utils import Cache
 from ponder.core import UserError
 from ponder.kvcache.attention import OBSERVED, PASS
 
-UNFINISHED = "a forward pass with this cache raised an error or hasn't ended, so what it holds is incomplete"
+UNFINISHED = (
+    "a forward pass with this cache raised an error or hasn't ended, so what it holds is incomplete"
+)
 
 
 class SelectCacheBase(Cache):
@@ -32,7 +34,9 @@ class SelectCacheBase(Cache):
     outer_inputs: dict[str, Any]  # what a multimodal model around the decoder was called with
 
     @abstractmethod
-    def before_forward(self, shape: Sequence[int], mask: Tensor | None, position_ids: Tensor | None) -> Tensor | None:
+    def before_forward(
+        self, shape: Sequence[int], mask: Tensor | None, position_ids: Tensor | None
+    ) -> Tensor | None:
         """Check a forward pass of (rows, new) tokens, and return the attention mask for it."""
 
     @abstractmethod
@@ -71,7 +75,9 @@ class ModelHooks:
         ]
         if outer is not decoder:
             self.outer_parameters = inspect.signature(outer.forward).parameters
-            self.handles.append(outer.register_forward_pre_hook(Hook(self.before_outer), with_kwargs=True))
+            self.handles.append(
+                outer.register_forward_pre_hook(Hook(self.before_outer), with_kwargs=True)
+            )
 
     def before_outer(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Store the ids and the mask of a multimodal model, which its decoder doesn't get."""
@@ -92,9 +98,13 @@ class ModelHooks:
         if not isinstance(cache, SelectCacheBase):
             return None
         if cache.decoder is not decoder:
-            raise UserError("this cache was made for another model", hint="make a SelectCache for this one")
+            raise UserError(
+                "this cache was made for another model", hint="make a SelectCache for this one"
+            )
         if arguments.get("encoder_hidden_states") is not None:
-            raise UserError("a cache beside cross-attention can't be pruned", hint="use the model's own cache")
+            raise UserError(
+                "a cache beside cross-attention can't be pruned", hint="use the model's own cache"
+            )
         tokens = arguments.get("input_ids")
         if tokens is None:
             tokens = arguments["inputs_embeds"]
@@ -113,7 +123,9 @@ class ModelHooks:
         cache.failed = UNFINISHED
         return args, kwargs
 
-    def after(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def after(
+        self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
         """Let the cache record a forward pass; `output` is None if it raised an error."""
         arguments = _by_name(self.parameters, args, kwargs)
         cache = arguments.get("past_key_values")
@@ -203,6 +215,8 @@ def _configs(decoder: nn.Module) -> list[Any]:
     return list(configs.values())
 
 
-def _by_name(parameters: Iterable[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def _by_name(
+    parameters: Iterable[str], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
     """Return the arguments of a call by the names of their parameters."""
     return dict(zip(parameters, args, strict=False)) | kwargs

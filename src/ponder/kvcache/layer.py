@@ -81,7 +81,9 @@ class Layer(CacheLayerMixin):
         if self.accumulated is not None:
             self.accumulated = grown(self.accumulated, shape)
 
-    def update(self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         """Append keys and values, (rows, kv_heads, new, head_dim); return all that are cached."""
         self.cache.check_pass()
         if self.updated:
@@ -99,7 +101,9 @@ class Layer(CacheLayerMixin):
         self.updated = True
         return self.keys[:rows, :, :columns], self.values[:rows, :, :columns]
 
-    def observe(self, query: Tensor, key: Tensor, value: Tensor, weights: Tensor | None, mask: Tensor | None) -> None:
+    def observe(
+        self, query: Tensor, key: Tensor, value: Tensor, weights: Tensor | None, mask: Tensor | None
+    ) -> None:
         """Store what the policy needs about the queries of this forward pass.
 
         `weights` are (rows, heads, new, columns), if the attention has computed them.
@@ -131,7 +135,9 @@ class Layer(CacheLayerMixin):
         else:
             self.queries = recent.clone()  # a view would keep the queries of the whole prompt alive
 
-    def _received_attention(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    def _received_attention(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+    ) -> Tensor:
         """Return the attention that each column receives, (rows, kv_heads, columns)."""
         assert self.attention_weights is not None
         rows, _, new, _ = query.shape
@@ -198,21 +204,32 @@ class Layer(CacheLayerMixin):
         return -1
 
     def crop(self, *_: Any) -> NoReturn:
-        raise UserError("a cache that evicts tokens can't be cropped", hint="don't use assisted decoding")
+        raise UserError(
+            "a cache that evicts tokens can't be cropped", hint="don't use assisted decoding"
+        )
 
     def reorder_cache(self, *_: Any) -> NoReturn:
-        raise UserError("a cache that evicts tokens can't be used with beam search", hint="num_beams = 1")
+        raise UserError(
+            "a cache that evicts tokens can't be used with beam search", hint="num_beams = 1"
+        )
 
     def batch_repeat_interleave(self, *_: Any) -> NoReturn:
-        raise UserError("the rows of a cache that evicts tokens can't be repeated", hint="repeat the prompt instead")
+        raise UserError(
+            "the rows of a cache that evicts tokens can't be repeated",
+            hint="repeat the prompt instead",
+        )
 
     batch_select_indices = batch_repeat_interleave
 
     def offload(self) -> NoReturn:
-        raise UserError("a cache that evicts tokens can't be offloaded", hint="use a smaller budget")
+        raise UserError(
+            "a cache that evicts tokens can't be offloaded", hint="use a smaller budget"
+        )
 
     def reset(self) -> NoReturn:
-        raise UserError("a cache that evicts tokens serves one generation", hint="make a new SelectCache")
+        raise UserError(
+            "a cache that evicts tokens serves one generation", hint="make a new SelectCache"
+        )
 
 
 @torch.inference_mode(mode=False)  # else it could be written to in that mode only

@@ -123,7 +123,10 @@ class SlotCache(SelectCache):
 
     def _new_padding(self, rows: int, new: int, seen: int, mask: Any) -> None:  # noqa: ARG002 the parent's
         if new > 1:
-            raise UserError("a SlotCache reads one token per row and step", hint="read the prompt with a SelectCache")
+            raise UserError(
+                "a SlotCache reads one token per row and step",
+                hint="read the prompt with a SelectCache",
+            )
 
     def write(self, buffer: Tensor, states: Tensor) -> None:
         if self._row_ends is None:

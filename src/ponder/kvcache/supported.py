@@ -34,12 +34,19 @@ def decoder_of(model: Any) -> tuple[nn.Module, nn.Module]:
     if getattr(model.config, "is_encoder_decoder", False):
         raise UserError("the cache of an encoder-decoder model can't be pruned", hint=STOCK_CACHE)
     if getattr(model.config, "is_decoder", True) is False:
-        raise UserError("this model is an encoder, which attends in both directions", hint="config.is_decoder = True")
+        raise UserError(
+            "this model is an encoder, which attends in both directions",
+            hint="config.is_decoder = True",
+        )
     config = model.config.get_text_config(decoder=True)
     if getattr(config, "use_bidirectional_attention", None) in (True, "all"):
-        raise UserError("this model attends in both directions, so what it cached would change with every token")
+        raise UserError(
+            "this model attends in both directions, so what it cached would change with every token"
+        )
     if config.model_type in ("phi3", "phimoe"):
-        short_context = getattr(config, "original_max_position_embeddings", config.max_position_embeddings)
+        short_context = getattr(
+            config, "original_max_position_embeddings", config.max_position_embeddings
+        )
         if short_context < config.max_position_embeddings:
             raise UserError(
                 f"`generate` of this model drops its cache when the text has more than {short_context} tokens",
@@ -67,7 +74,10 @@ def _inner_decoder(decoder: nn.Module) -> nn.Module | None:
 
 
 def _reads_with_cache(module: nn.Module) -> bool:
-    return isinstance(module, PreTrainedModel) and "past_key_values" in inspect.signature(module.forward).parameters
+    return (
+        isinstance(module, PreTrainedModel)
+        and "past_key_values" in inspect.signature(module.forward).parameters
+    )
 
 
 def check_tested(model: Any) -> None:
@@ -97,7 +107,9 @@ def reveals_attention(decoder: nn.Module) -> bool:
     for module in decoder.modules():
         if hasattr(module, "layer_idx"):
             file = sys.modules[type(module).__module__]
-            if hasattr(file, "ALL_ATTENTION_FUNCTIONS") and hasattr(file, "eager_attention_forward"):
+            if hasattr(file, "ALL_ATTENTION_FUNCTIONS") and hasattr(
+                file, "eager_attention_forward"
+            ):
                 return True
     return False
 
@@ -118,7 +130,8 @@ def cache_layers(decoder: Any, new_layer: Callable[[int], Any]) -> list[Any]:
     config = decoder.config.get_text_config(decoder=True)
     if config.model_type in ("bloom", "mpt") or getattr(config, "alibi", False):
         raise UserError(
-            "the attention of this model depends on columns (ALiBi), so none can be evicted", hint=STOCK_CACHE
+            "the attention of this model depends on columns (ALiBi), so none can be evicted",
+            hint=STOCK_CACHE,
         )
     layers: list[Any] = list(DynamicCache(config=config).layers)
     pruned = 0
@@ -132,13 +145,18 @@ def cache_layers(decoder: Any, new_layer: Callable[[int], Any]) -> list[Any]:
             pruned += 1
             layers[index] = new_layer(index)
         else:
-            raise UserError(f"layers with a {type(layer).__name__} as their cache can't be pruned", hint=STOCK_CACHE)
+            raise UserError(
+                f"layers with a {type(layer).__name__} as their cache can't be pruned",
+                hint=STOCK_CACHE,
+            )
     if not pruned:
         raise UserError(
-            "no layer of this model has a cache that grows: sliding windows, or none at all", hint=STOCK_CACHE
+            "no layer of this model has a cache that grows: sliding windows, or none at all",
+            hint=STOCK_CACHE,
         )
     if sliding:
         warnings.warn(
-            f"{sliding} of {len(layers)} layers have a sliding window; only {pruned} are pruned", stacklevel=4
+            f"{sliding} of {len(layers)} layers have a sliding window; only {pruned} are pruned",
+            stacklevel=4,
         )
     return layers

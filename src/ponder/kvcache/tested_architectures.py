@@ -1,4 +1,7 @@
-"""The architectures on which pruned caches were found exact. Written by benchmarks/cache_matrix.py."""
+"""The architectures on which pruned caches were found exact.
+
+Written by benchmarks/cache_matrix.py.
+"""
 
 from __future__ import annotations
 

@@ -56,7 +56,9 @@ class CacheView:
         rows, kv_heads, columns, head_dim = self.keys.shape
         count = queries.shape[2]
         if self.query_positions is None:
-            query_positions = torch.arange(self.seen_tokens - count, self.seen_tokens, device=queries.device)[None]
+            query_positions = torch.arange(
+                self.seen_tokens - count, self.seen_tokens, device=queries.device
+            )[None]
         else:
             query_positions = self.query_positions[:, -count:]
 

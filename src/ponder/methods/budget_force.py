@@ -1,9 +1,10 @@
 """Stops thinking after `think` tokens and asks for the answer (budget forcing).
 
-After s1 (Muennighoff et al. 2025), without their "Wait", so it only shortens. They append the end-of-thinking token to
-the model's text; a chat endpoint accepts no such prefix, so here the truncated thinking is sent back as the model's own
-message, and the user asks for the answer. The second call's prompt tokens are billed, because an endpoint bills them.
-A reply that is cut counts as thinking, text and tokens, also of a model that reasons in its reply.
+After s1 (Muennighoff et al. 2025), without their "Wait", so it only shortens. They append the
+end-of-thinking token to the model's text; a chat endpoint accepts no such prefix, so here the
+truncated thinking is sent back as the model's own message, and the user asks for the answer. The
+second call's prompt tokens are billed, because an endpoint bills them. A reply that is cut counts
+as thinking, text and tokens, also of a model that reasons in its reply.
 """
 
 from __future__ import annotations
@@ -11,9 +12,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ponder.core import Bill, Completion, Message, Method, Model, Request, Spend, TurnLimit, UserError, Wrapped
+from ponder.core import (
+    Bill,
+    Completion,
+    Message,
+    Method,
+    Model,
+    Request,
+    Spend,
+    TurnLimit,
+    UserError,
+    Wrapped,
+)
 
-DEMAND = "Stop thinking. Give your final answer now, in the form that was asked for, and nothing else."
+DEMAND = (
+    "Stop thinking. Give your final answer now, in the form that was asked for, and nothing else."
+)
 
 
 @dataclass(frozen=True)
@@ -25,7 +39,9 @@ class BudgetForce(Method):
 
     def __post_init__(self) -> None:
         if self.think < 1 or self.answer < 1:
-            raise UserError("think and answer are numbers of tokens, at least 1", hint="think = 4096")
+            raise UserError(
+                "think and answer are numbers of tokens, at least 1", hint="think = 4096"
+            )
 
     def turn_limit(self, inner: TurnLimit) -> TurnLimit:
         def limit(prompt_tokens: int, budget: int | None) -> Spend | None:
@@ -38,7 +54,11 @@ class BudgetForce(Method):
 
     def _within(self, budget: int | None) -> tuple[int, int]:
         """The budgets of the two calls, where another method has set one for both."""
-        return (self.think, self.answer) if budget is None else (min(self.think, budget), min(self.answer, budget))
+        return (
+            (self.think, self.answer)
+            if budget is None
+            else (min(self.think, budget), min(self.answer, budget))
+        )
 
     def apply(self, model: Model) -> Model:
         return _Forced(model, self)

@@ -1,12 +1,14 @@
 """Limits the KV cache to a budget of tokens; an eviction policy decides which tokens are kept.
 
-When the cache reaches `budget` tokens, the last `window` tokens are kept, and of the others the `ratio` with the
-highest scores, as in DynTS (arXiv 2601.18383). Without a ratio, the cache is pruned to the budget at every step. Unlike
-the paper's baselines, every policy has the same protection: the first tokens, the question and the answer are never
-evicted; and the ratio counts only tokens that may be evicted, so that a long question doesn't use it up. `ponder list
-policies` lists them.
+When the cache reaches `budget` tokens, the last `window` tokens are kept, and of the others the
+`ratio` with the highest scores, as in DynTS (arXiv 2601.18383). Without a ratio, the cache is
+pruned to the budget at every step. Unlike the paper's baselines, every policy has the same
+protection: the first tokens, the question and the answer are never evicted; and the ratio counts
+only tokens that may be evicted, so that a long question doesn't use it up. `ponder list policies`
+lists them.
 
-`fidelity` measures how far a policy's predictions drift from those of the full cache, on the full cache's own text.
+`fidelity` measures how far a policy's predictions drift from those of the full cache, on the full
+cache's own text.
 """
 
 from __future__ import annotations
@@ -48,27 +50,38 @@ class Compress(Method, Prepared, ChecksPrompts, Measuring):
     policy: str  # `ponder list policies`, or a file of your own: `ponder new policy NAME`
     budget: int  # tokens; a cache that reaches it is pruned
     window: int  # the most recent tokens, never evicted
-    ratio: float | None = None  # fraction of the evictable tokens that is kept; left out: prune to the budget each step
+    # fraction of the evictable tokens that is kept; left out: prune to the budget each step
+    ratio: float | None = None
     sinks: int = 4  # the first tokens, never evicted
     question: bool = True  # never evict the prompt
     answer: bool = True  # never evict what follows the end of thinking
-    granularity: Literal["model", "layer", "head"] = renamed("share", "model")  # which heads share one decision
-    fidelity: Literal["no", "also", "only"] = "no"  # measure drift: not, also, or only, on the full cache's text
+    # which heads share one decision
+    granularity: Literal["model", "layer", "head"] = renamed("share", "model")
+    # measure drift: not, also, or only, on the full cache's text
+    fidelity: Literal["no", "also", "only"] = "no"
     ratio_of: Literal["evictable", "all"] = (
         "evictable"  # the tokens that may be evicted, or, as published for DynTS, all
     )
-    allocation: Literal["even", "pyramid", "adakv"] = "even"  # tokens per layer and head: equal; falling; by score
+    # tokens per layer and head: equal; falling; by score
+    allocation: Literal["even", "pyramid", "adakv"] = "even"
     settings: dict[str, Any] = field(
         default_factory=dict
     )  # of the policy, such as { queries = 64 }: `ponder show snapkv`
 
     train_on: tuple[TrainingProblems, ...] = not_in_key(())  # set from the study's [[train]]
 
-    example: ClassVar[dict[str, Any]] = {"policy": "random", "budget": 64, "window": 16, "ratio": 0.5}
+    example: ClassVar[dict[str, Any]] = {
+        "policy": "random",
+        "budget": 64,
+        "window": 16,
+        "ratio": 0.5,
+    }
     tried_on = ({"name": "transformers", "id": "pocket"}, {"name": "tents"}, 16)
 
     def __post_init__(self) -> None:
-        if not plugins.is_file(self.policy, Path()) and self.policy not in plugins.names("policies"):
+        if not plugins.is_file(self.policy, Path()) and self.policy not in plugins.names(
+            "policies"
+        ):
             raise plugins.unknown("policies", self.policy)
         if self.policy == "oracle" and self.fidelity != "only":
             what = "the policy `oracle` needs the whole text in advance, so it can't generate one"
@@ -113,7 +126,9 @@ class Compress(Method, Prepared, ChecksPrompts, Measuring):
         return {**super().identity(), **({"on": on} if on else {})}
 
     def _on(self) -> str:
-        """A digest of the problems that its policy is fitted on, if it is fitted, and not to weights that ship."""
+        """A digest of the problems that its policy is fitted on, if it is fitted, and not to
+        weights that ship.
+        """
         named = [problems.identity() for problems in self.train_on if problems.in_key]
         if named and issubclass(plugins.load("policies", self.policy, Path()), TrainedPerStudy):
             return digest(named).hex()[:20]
@@ -138,7 +153,9 @@ class Compress(Method, Prepared, ChecksPrompts, Measuring):
         return require(model, Prunable).with_policy(self._policy(), budget, self.fidelity)
 
     def _policy(self) -> Policy:
-        policy: Policy = build("policies", {"name": self.policy, **self.settings}, "settings", Path())
+        policy: Policy = build(
+            "policies", {"name": self.policy, **self.settings}, "settings", Path()
+        )
         if isinstance(policy, TrainedPerStudy):
             return policy.with_training(self._on(), models_folder())
         return policy

@@ -1,9 +1,10 @@
-"""Trains to prefer the shortest right sample to longer samples, right or wrong (direct preference optimization).
+"""Trains to prefer the shortest right sample to longer samples, right or wrong (direct preference
+optimization).
 
-After Kimi k1.5 (arXiv 2501.12599, section 2.4): rejected are wrong samples that are longer than the shortest right one,
-and right samples at least `longer` times as long. The loss is that of Rafailov et al. 2023 on the log-probabilities of
-whole replies, with the model before training as the reference. Per problem at most `pairs` rejected samples are used,
-the longest first.
+After Kimi k1.5 (arXiv 2501.12599, section 2.4): rejected are wrong samples that are longer than the
+shortest right one, and right samples at least `longer` times as long. The loss is that of Rafailov
+et al. 2023 on the log-probabilities of whole replies, with the model before training as the
+reference. Per problem at most `pairs` rejected samples are used, the longest first.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from ponder.core import Model, Progress, UserError
-from ponder.training.fit import SampleSettings, check_usable, draw_samples, fit, samples_of, weights_to_train
+from ponder.training.fit import (
+    SampleSettings,
+    check_usable,
+    draw_samples,
+    fit,
+    samples_of,
+    weights_to_train,
+)
 from ponder.training.loop import Loss, Trainer, Unit, check_first_dpo_loss
 from ponder.training.made_models import MakingRecord
 from ponder.training.rollouts import Sample
@@ -27,8 +35,10 @@ from ponder.training.weight_methods import Input, WeightMethod
 
 @dataclass(frozen=True, kw_only=True)
 class Dpo(SampleSettings, WeightMethod):
-    beta: float = 0.1  # strength of the preference; a smaller beta allows a larger change from the reference
-    longer: float = 1.5  # a right sample is rejected if it is this many times as long as the chosen one
+    # strength of the preference; a smaller beta allows a larger change from the reference
+    beta: float = 0.1
+    # a right sample is rejected if it is this many times as long as the chosen one
+    longer: float = 1.5
     pairs: int = 4  # per problem, at most
     epochs: int = 1  # passes over the pairs
 
@@ -89,4 +99,6 @@ class Dpo(SampleSettings, WeightMethod):
                 check_first_dpo_loss(mean, self, str(trainer.loaded.model.dtype), hint)
             return total
 
-        return [replace(unit, data=row) for unit, row in zip(units, reference, strict=True)], preference
+        return [
+            replace(unit, data=row) for unit, row in zip(units, reference, strict=True)
+        ], preference

@@ -1,19 +1,21 @@
-"""Trains with reinforcement learning: right answers are rewarded, and shorter ones more (RL with a length reward).
+"""Trains with reinforcement learning: right answers are rewarded, and shorter ones more (RL with a
+length reward).
 
-The objective is that of Kimi k1.5 (arXiv 2501.12599, sections 2.3.2 to 2.4), unchanged: log-probabilities of whole
-replies, the mean reward of a problem's samples as the baseline, no division by length or standard deviation, no
-clipping of ratios; plus τ/2 times the squared log-ratio to the policy that drew the samples. Each iteration draws new
-samples, resets the optimizer and takes `inner` steps. The length reward starts abruptly after `free` iterations. After
-`easy` iterations only the harder half of the sizes is drawn. Problems are drawn in proportion to 1 − their success rate
-so far. From iteration `second` on, a reply may have at most `limit` tokens.
+The objective is that of Kimi k1.5 (arXiv 2501.12599, sections 2.3.2 to 2.4), unchanged:
+log-probabilities of whole replies, the mean reward of a problem's samples as the baseline, no
+division by length or standard deviation, no clipping of ratios; plus τ/2 times the squared
+log-ratio to the policy that drew the samples. Each iteration draws new samples, resets the
+optimizer and takes `inner` steps. The length reward starts abruptly after `free` iterations. After
+`easy` iterations only the harder half of the sizes is drawn. Problems are drawn in proportion to 1
+− their success rate so far. From iteration `second` on, a reply may have at most `limit` tokens.
 
-A process reward can be blended in, as in ReasonFlux-PRM (arXiv 2506.18896, eq. 12): (1 − `blend`) times the reward of
-the answer plus `blend` times that of the steps. Policies learn to exploit such a reward, so `made.json` records
-accuracy, length, fraction answered and process reward per iteration, with a warning if the process reward rose while
-accuracy fell.
+A process reward can be blended in, as in ReasonFlux-PRM (arXiv 2506.18896, eq. 12): (1 − `blend`)
+times the reward of the answer plus `blend` times that of the steps. Policies learn to exploit such
+a reward, so `made.json` records accuracy, length, fraction answered and process reward per
+iteration, with a warning if the process reward rose while accuracy fell.
 
-τ, the learning rates, the numbers of samples and steps and the weight of the length reward are not published; these are
-ours.
+τ, the learning rates, the numbers of samples and steps and the weight of the length reward are not
+published; these are ours.
 """
 
 from __future__ import annotations
@@ -59,7 +61,13 @@ from ponder.training.fit import weights_to_train
 from ponder.training.fresh_sampler import FreshSampler
 from ponder.training.loop import Trainer, TrainingSettings, Unit
 from ponder.training.made_models import MakingRecord
-from ponder.training.rollouts import Rollouts, Sample, TrainingProblem, draw_problems, sampling_limit
+from ponder.training.rollouts import (
+    Rollouts,
+    Sample,
+    TrainingProblem,
+    draw_problems,
+    sampling_limit,
+)
 from ponder.training.weight_methods import Input, WeightMethod
 from ponder.training.weights import convert
 
@@ -78,11 +86,13 @@ class LengthRl(TrainingSettings, WeightMethod):
     tau: float = 0.05  # weight of the squared log-ratio to the policy that drew the samples
     inner: int = 2  # optimizer steps per iteration
     free: int = 0  # iterations without the length reward
-    easy: int | None = None  # iterations on all sizes, before those on the harder half; left out: always all sizes
+    # iterations on all sizes, before those on the harder half; left out: always all sizes
+    easy: int | None = None
     prioritised: bool = True  # draw problems more often if they are often answered wrong
     limit: int | None = None  # completion tokens in the second phase
     second: int = 0  # the iteration in which the second phase starts, counted from 0
-    sampler: Model | None = None  # draws the samples, with the weights of each iteration: { name = "vllm", id = "…" }
+    # draws the samples, with the weights of each iteration: { name = "vllm", id = "…" }
+    sampler: Model | None = None
     rate: float = 1e-6  # learning rate
     process: Reward | None = None  # a process reward: `ponder list rewards`
     blend: float = 0.5  # weight of the process reward, if there is one
@@ -90,24 +100,40 @@ class LengthRl(TrainingSettings, WeightMethod):
     warm_up: float = 0.0
     decay: bool = False
 
-    example: ClassVar[dict[str, Any]] = {"iterations": 1, "problems": 2, "n": 2, "pool": 4, "inner": 1}
+    example: ClassVar[dict[str, Any]] = {
+        "iterations": 1,
+        "problems": 2,
+        "n": 2,
+        "pool": 4,
+        "inner": 1,
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if min(self.iterations, self.problems, self.pool, self.inner) < 1 or self.n < 2 or self.temperature <= 0:
+        if (
+            min(self.iterations, self.problems, self.pool, self.inner) < 1
+            or self.n < 2
+            or self.temperature <= 0
+        ):
             what = "iterations, problems, pool and inner must be at least 1, n at least 2, temperature above 0"
             raise UserError(what)
         if self.tau < 0 or self.weight < 0 or not 0 <= self.blend <= 1:
             raise UserError("tau and weight can't be negative, and blend is from 0 to 1")
         if self.limit is not None and self.limit < 1:
-            raise UserError(f"limit is a number of tokens, at least 1, not {self.limit}", hint="leave it out for none")
+            raise UserError(
+                f"limit is a number of tokens, at least 1, not {self.limit}",
+                hint="leave it out for none",
+            )
         if self.sampler and self.args.get("use_vllm"):
-            raise UserError("`sampler` and `use_vllm` can't both draw the samples", hint="remove one of the two")
+            raise UserError(
+                "`sampler` and `use_vllm` can't both draw the samples", hint="remove one of the two"
+            )
 
     def check(self, model: Model, task: Task) -> None:
         super().check(model, task)
         if self.sampler:
-            require(self.sampler, WithWeights).source(task)  # an error for a model whose weights can't be replaced
+            # an error for a model whose weights can't be replaced
+            require(self.sampler, WithWeights).source(task)
 
     def check_training(self, source: Source) -> None:
         if self.engine == "trl":
@@ -119,15 +145,21 @@ class LengthRl(TrainingSettings, WeightMethod):
         judge = judge_of(self.process) if self.process else None
         if judge:
             asked.append(judge)
-        yield Input(self.folder(model) / "rollouts", tuple(asked), partial(self._rollout_limit, model))
+        yield Input(
+            self.folder(model) / "rollouts", tuple(asked), partial(self._rollout_limit, model)
+        )
 
     def _rollout_limit(self, model: Model) -> Spend | None:
-        """Return the most that the samples of all iterations may take, with their scores; None if there is no limit."""
+        """Return the most that the samples of all iterations may take, with their scores; None if
+        there is no limit.
+        """
         judge = judge_of(self.process) if self.process else None
         samples = self.problems * self.n
         total = Spend()
         for budget, iterations in Counter(map(self.limit_at, range(self.iterations))).items():
-            limit = sampling_limit(self.sampler or model, self.train_on, self.problems, self.n, self.seed, budget)
+            limit = sampling_limit(
+                self.sampler or model, self.train_on, self.problems, self.n, self.seed, budget
+            )
             if limit is None:
                 return None
             if self.process and judge:
@@ -155,7 +187,8 @@ class LengthRl(TrainingSettings, WeightMethod):
             convert(into, source.dtype)
 
         state = trainer.resume()
-        rates: list[tuple[int, int]] = state.get("rates") or [(0, 0)] * len(pool)  # right and all samples per problem
+        # right and all samples per problem
+        rates: list[tuple[int, int]] = state.get("rates") or [(0, 0)] * len(pool)
         record.rollout_tokens, history = state.get("rollout_tokens", 0), state.get("history", [])
         codec = codec_name(model, self.train_on[0].task)
         rollouts = folder / "rollouts"
@@ -191,7 +224,12 @@ class LengthRl(TrainingSettings, WeightMethod):
         record.notes |= {"sampler": sampler.served} if sampler.served else {}
 
     def _sampled(
-        self, sampler: Model, trainer: Trainer, folder: Path, problems: Sequence[TrainingProblem], iteration: int
+        self,
+        sampler: Model,
+        trainer: Trainer,
+        folder: Path,
+        problems: Sequence[TrainingProblem],
+        iteration: int,
     ) -> Rollouts:
         (folder / "samples").unlink(missing_ok=True)
         seed = seed_from("rl", self.seed, iteration)
@@ -199,13 +237,26 @@ class LengthRl(TrainingSettings, WeightMethod):
         return Rollouts(sampler, trainer.loaded, problems, self.n, seed, folder / "samples", limit)
 
     def _build_trl(
-        self, model: Model, source: Source, pool: Sequence[TrainingProblem], folder: Path, record: MakingRecord
+        self,
+        model: Model,
+        source: Source,
+        pool: Sequence[TrainingProblem],
+        folder: Path,
+        record: MakingRecord,
     ) -> Iterator[Progress]:
-        # Servers can be given the weights of each iteration; a model in this process can't be used by another one.
-        sampler = self.sampler or (model if isinstance(model, Served) and not self.args.get("use_vllm") else None)
+        # Servers can be given the weights of each iteration; a model in this process can't be used
+        # by another one.
+        sampler = self.sampler or (
+            model if isinstance(model, Served) and not self.args.get("use_vllm") else None
+        )
         if (budget := (sampler or model).max_tokens()) is None:
-            raise UserError("TRL needs a limit on the tokens of a reply", hint="budget = 4096 under [[model]]")
-        fewest = min(len(self.drawn(pool, [(0, 0)] * len(pool), iteration)) for iteration in range(self.iterations))
+            raise UserError(
+                "TRL needs a limit on the tokens of a reply", hint="budget = 4096 under [[model]]"
+            )
+        fewest = min(
+            len(self.drawn(pool, [(0, 0)] * len(pool), iteration))
+            for iteration in range(self.iterations)
+        )
         if fewest < self.problems:
             what = f"an iteration needs {self.problems} problems, and there are only {fewest} to draw from"
             raise UserError(what, hint="raise `pool`, or lower `problems`")
@@ -216,14 +267,21 @@ class LengthRl(TrainingSettings, WeightMethod):
         meter, before = METER.get(), record.rollout_tokens
         limit = self._rollout_limit(model)
         # TRL samples in processes of its own, which can't reserve call by call.
-        held = meter.held(self.title(), limit, None) if meter else nullcontext[Callable[[Bill], None]](lambda _: None)
+        held = (
+            meter.held(self.title(), limit, None)
+            if meter
+            else nullcontext[Callable[[Bill], None]](lambda _: None)
+        )
         with held as paid:
             yield from training
             training.write(light, folder)
             training.bill(record)
-            cost = (limit or Spend()).reward_cost  # a judge's, at most: TRL's processes report tokens alone
+            # a judge's, at most: TRL's processes report tokens alone
+            cost = (limit or Spend()).reward_cost
             paid(Bill(answer_tokens=record.rollout_tokens - before, reward_cost=cost))
-        history = [{name: entry[name] for name in MEANS if name in entry} for entry in training.iterations]
+        history = [
+            {name: entry[name] for name in MEANS if name in entry} for entry in training.iterations
+        ]
         record.notes |= {"iterations": history, "warning": _reward_hacking(history)}
         if training.iterations and "sampler" in training.iterations[-1]:
             record.notes["sampler"] = training.iterations[-1]["sampler"]
@@ -232,7 +290,9 @@ class LengthRl(TrainingSettings, WeightMethod):
         """The most tokens of a reply in an iteration; None: the model's budget."""
         return self.limit if iteration >= self.second else None
 
-    def drawn(self, pool: Sequence[TrainingProblem], rates: Sequence[tuple[int, int]], iteration: int) -> list[int]:
+    def drawn(
+        self, pool: Sequence[TrainingProblem], rates: Sequence[tuple[int, int]], iteration: int
+    ) -> list[int]:
         """The indices of an iteration's problems."""
         indices = list(range(len(pool)))
         if self.easy is not None and iteration >= self.easy:
@@ -241,7 +301,8 @@ class LengthRl(TrainingSettings, WeightMethod):
         rng = random.Random(seed_from("drawn", self.seed, iteration))
         if not self.prioritised:
             return sorted(rng.sample(indices, min(self.problems, len(indices))))
-        # A problem not asked yet may be hard; one that is always answered right is still drawn now and then.
+        # A problem not asked yet may be hard; one that is always answered right is still drawn now
+        # and then.
         wrong = {p: 1 - rates[p][0] / rates[p][1] + 0.05 if rates[p][1] else 1.0 for p in indices}
         keys = {p: rng.random() ** (1 / wrong[p]) for p in indices}  # Efraimidis and Spirakis 2006
         return sorted(sorted(indices, key=lambda p: keys[p], reverse=True)[: self.problems])
@@ -249,47 +310,67 @@ class LengthRl(TrainingSettings, WeightMethod):
     def group_rewards(
         self, problem: TrainingProblem, samples: Sequence[Sample], iteration: int, codec: str
     ) -> tuple[list[float], list[float], int]:
-        """Rewards of one problem's samples, the process reward's part of them, and the tokens that reward read."""
+        """Rewards of one problem's samples, the process reward's part of them, and the tokens that
+        reward read.
+        """
         process, read_tokens = self._process(problem, samples, codec)
         return self.rewards(samples, iteration, process), process, read_tokens
 
-    def _process(self, problem: TrainingProblem, samples: Sequence[Sample], codec: str) -> tuple[list[float], int]:
-        """The process reward of each sample, from 0 to 1, and the tokens it read; 0 for one without a score.
+    def _process(
+        self, problem: TrainingProblem, samples: Sequence[Sample], codec: str
+    ) -> tuple[list[float], int]:
+        """The process reward of each sample, from 0 to 1, and the tokens it read; 0 for one without
+        a score.
 
         Empty without a process reward.
         """
         if self.process is None:
             return [], 0
         request = problem.request()
-        scores = self.process.score([steps(trace_of(request, s.thinking, s.answer, codec), self.cut) for s in samples])
+        scores = self.process.score(
+            [steps(trace_of(request, s.thinking, s.answer, codec), self.cut) for s in samples]
+        )
         most = [1 + self.process.alpha if score.trajectory is not None else 1.0 for score in scores]
         parts = [(score.total or 0.0) / high for score, high in zip(scores, most, strict=True)]
         return parts, sum(score.bill.tokens for score in scores)
 
-    def rewards(self, samples: Sequence[Sample], iteration: int, process: Sequence[float] = ()) -> list[float]:
+    def rewards(
+        self, samples: Sequence[Sample], iteration: int, process: Sequence[float] = ()
+    ) -> list[float]:
         """Each sample's reward: for its answer, or its steps too, and for its length."""
         right, tokens = [s.right for s in samples], [s.tokens for s in samples]
         length = self.reward.rewards(right, tokens, iteration / self.iterations)
         weight = self.weight if iteration >= self.free else 0.0
         answer: Sequence[float] = right
         if process:
-            answer = [(1 - self.blend) * ok + self.blend * p for ok, p in zip(right, process, strict=True)]
+            answer = [
+                (1 - self.blend) * ok + self.blend * p for ok, p in zip(right, process, strict=True)
+            ]
         return [ok + weight * more for ok, more in zip(answer, length, strict=True)]
 
-    def advantages(self, samples: Sequence[Sample], iteration: int, process: Sequence[float] = ()) -> list[float]:
+    def advantages(
+        self, samples: Sequence[Sample], iteration: int, process: Sequence[float] = ()
+    ) -> list[float]:
         """Each sample's reward minus the mean reward of its problem."""
         rewards = self.rewards(samples, iteration, process)
         return [reward - fmean(rewards) for reward in rewards]
 
-    def _units(self, samples: Sequence[Sample], iteration: int, process: Sequence[float] = ()) -> list[Unit]:
+    def _units(
+        self, samples: Sequence[Sample], iteration: int, process: Sequence[float] = ()
+    ) -> list[Unit]:
         pairs = zip(samples, self.advantages(samples, iteration, process), strict=True)
         # With a single step per iteration, a sample without an advantage has no gradient.
-        return [Unit((sample.text,), advantage) for sample, advantage in pairs if advantage or self.inner > 1]
+        return [
+            Unit((sample.text,), advantage)
+            for sample, advantage in pairs
+            if advantage or self.inner > 1
+        ]
 
     def _learn(self, trainer: Trainer, units: Sequence[Unit], samples: int) -> None:
         if not units:
             return
-        before: dict[int, Tensor] = {}  # log-probabilities under the policy that drew the samples: the first step's
+        # log-probabilities under the policy that drew the samples: the first step's
+        before: dict[int, Tensor] = {}
 
         def surrogate(scores: Tensor, units: Sequence[Unit]) -> Tensor:
             for unit, score in zip(units, scores, strict=True):
@@ -302,7 +383,9 @@ class LengthRl(TrainingSettings, WeightMethod):
         for _ in range(self.inner):
             trainer.learn(units, surrogate, samples)
 
-    def summary(self, samples: Sequence[Sequence[Sample]], process: Sequence[Sequence[float]]) -> dict[str, float]:
+    def summary(
+        self, samples: Sequence[Sequence[Sample]], process: Sequence[Sequence[float]]
+    ) -> dict[str, float]:
         """Means over an iteration's samples."""
         every = [sample for group in samples for sample in group]
         means = {
@@ -316,12 +399,15 @@ class LengthRl(TrainingSettings, WeightMethod):
 
 
 def _reward_hacking(history: Sequence[dict[str, float]]) -> str | None:
-    """A warning if the process reward rose while accuracy fell, from the first to the last third of the iterations."""
+    """A warning if the process reward rose while accuracy fell, from the first to the last third of
+    the iterations.
+    """
     third = len(history) // 3
     if not third or "process" not in history[0]:
         return None
     process, accuracy = (
-        fmean(h[k] for h in history[-third:]) - fmean(h[k] for h in history[:third]) for k in ("process", "accuracy")
+        fmean(h[k] for h in history[-third:]) - fmean(h[k] for h in history[:third])
+        for k in ("process", "accuracy")
     )
     if not process > 0 > accuracy + 0.05:
         return None

@@ -1,7 +1,8 @@
 """Averages the model's weights with those of another model, without training (model merging).
 
-After Kimi k1.5 (arXiv 2501.12599, section 2.4), which averages a long-thinking and a short-thinking model. `how` also
-offers TIES (Yadav et al. 2023), DARE (Yu et al. 2024) and SLERP, if mergekit is installed.
+After Kimi k1.5 (arXiv 2501.12599, section 2.4), which averages a long-thinking and a short-thinking
+model. `how` also offers TIES (Yadav et al. 2023), DARE (Yu et al. 2024) and SLERP, if mergekit is
+installed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ class Merge(WeightMethod):
     def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
         yield {"with": self.other.title(), "weight": self.weight}
         task = self.train_on[0].task
-        folders, weights = [local_weights(m, task) for m in (model, self.other)], [1 - self.weight, self.weight]
+        folders, weights = (
+            [local_weights(m, task) for m in (model, self.other)],
+            [1 - self.weight, self.weight],
+        )
         record.add_cost(making_cost(self.other, task))
         if self.how == "linear":
             average(folders, weights, folder)

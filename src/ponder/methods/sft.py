@@ -1,18 +1,20 @@
-"""Trains on reasoning traces from a file or from teachers: all of them, or a selection (supervised fine-tuning).
+"""Trains on reasoning traces from a file or from teachers: all of them, or a selection (supervised
+fine-tuning).
 
-After ReasonFlux-PRM (arXiv 2506.18896, use a): score every trace, keep the best, train on those. `by` also names the
-baselines that such a selection must beat: random, longest, shortest, and random among right answers. `rule` says how
-scores are used:
+After ReasonFlux-PRM (arXiv 2506.18896, use a): score every trace, keep the best, train on those.
+`by` also names the baselines that such a selection must beat: random, longest, shortest, and random
+among right answers. `rule` says how scores are used:
 
 - top: the highest, as published.
 - filter: traces that score at least `threshold`, at random.
-- filter_shortest: of those, the shortest of each problem, problems at random. With `by = "right"` the filter is the
+- filter_shortest: of those, the shortest of each problem, problems at random. With `by = "right"`
+  the filter is the
   check of answers, which stands in for a person who keeps right and concise traces.
 - per_problem: the highest of each problem, problems at random.
 - match_length: the highest among traces of similar length.
 
-The pool of traces is the same for every seed; the seed is that of the training, of a random selection and of ties.
-Duplicates are left out.
+The pool of traces is the same for every seed; the seed is that of the training, of a random
+selection and of ties. Duplicates are left out.
 """
 
 from __future__ import annotations
@@ -73,14 +75,18 @@ class PoolScores:
 
 @dataclass(frozen=True, kw_only=True)
 class Sft(EpochSettings, WeightMethod):
-    data: Path | None = None  # a JSONL file of traces; docs/selection.md lists the field names it may use
-    teachers: tuple[Model, ...] = ()  # as in [[model]]: models that write the traces, if there is no file
+    # a JSONL file of traces; docs/selection.md lists the field names it may use
+    data: Path | None = None
+    # as in [[model]]: models that write the traces, if there is no file
+    teachers: tuple[Model, ...] = ()
     pool: int = 1000  # problems that each teacher is asked
-    by: Literal["all", "reward", "random", "longest", "shortest", "right"] = "all"  # how traces are selected
+    # how traces are selected
+    by: Literal["all", "reward", "random", "longest", "shortest", "right"] = "all"
     number: int | None = None  # traces to train on; left out: all
     tokens: int | None = None  # or the tokens to train on
     reward: Reward | None = None  # `ponder list rewards`; for by = "reward"
-    rule: Literal["top", "filter", "filter_shortest", "per_problem", "match_length"] = "top"  # how scores are used
+    # how scores are used
+    rule: Literal["top", "filter", "filter_shortest", "per_problem", "match_length"] = "top"
     threshold: float | None = None  # the lowest score that a filter lets through
     tolerance: float = 0.0  # scores that differ by at most this are ties, broken at random
     match_length: bool = False  # the same as rule = "match_length"
@@ -88,18 +94,31 @@ class Sft(EpochSettings, WeightMethod):
     epochs: int = 3  # passes over the examples
     batch: int = 16
 
-    example: ClassVar[dict[str, Any]] = {"teachers": [{"name": "pocket"}], "pool": 4, "number": 2, "by": "random"}
+    example: ClassVar[dict[str, Any]] = {
+        "teachers": [{"name": "pocket"}],
+        "pool": 4,
+        "number": 2,
+        "by": "random",
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.data is None) == (not self.teachers):
-            raise UserError("sft needs traces, from a file or from teachers", hint='data = "traces.jsonl"')
+            raise UserError(
+                "sft needs traces, from a file or from teachers", hint='data = "traces.jsonl"'
+            )
         if self.by == "reward" and self.reward is None:
-            raise UserError("selecting by reward needs a reward", hint='reward = { name = "…" }: ponder list rewards')
+            raise UserError(
+                "selecting by reward needs a reward",
+                hint='reward = { name = "…" }: ponder list rewards',
+            )
         if self.match_length:
             object.__setattr__(self, "rule", "match_length")
         if self.by == "right" and self.rule not in ("top", "filter_shortest"):
-            raise UserError(f'rule = "{self.rule}" needs a reward', hint='by = "reward", or rule = "filter_shortest"')
+            raise UserError(
+                f'rule = "{self.rule}" needs a reward',
+                hint='by = "reward", or rule = "filter_shortest"',
+            )
         if self.by == "reward" and self.rule in FILTERS and self.threshold is None:
             hint = "threshold = 1.9 for a reward whose best score is 2, or another rule"
             raise UserError(f'rule = "{self.rule}" needs the lowest score that passes', hint=hint)
@@ -110,9 +129,11 @@ class Sft(EpochSettings, WeightMethod):
         unused += () if self.rule in FILTERS else ("threshold",)
         known = {name: value for name, value in super().identity().items() if name not in unused}
         if known.get("rule") == "match_length":  # the key of its former name
-            known = {name: value for name, value in known.items() if name != "rule"} | {"match_length": True}
-        # Ties went by id, and a long trace was taken for a copy of a short one of its problem. One teacher answers each
-        # problem once.
+            known = {name: value for name, value in known.items() if name != "rule"} | {
+                "match_length": True
+            }
+        # Ties went by id, and a long trace was taken for a copy of a short one of its problem. One
+        # teacher answers each problem once.
         changed = self.by == "reward" or len(self.teachers) != 1
         return known | ({"picks": 2} if changed else {})
 
@@ -134,12 +155,16 @@ class Sft(EpochSettings, WeightMethod):
         if self.by == "reward" and self.reward:
             judge = judge_of(self.reward)
             if judge:
-                yield Input(self._scores_file(), (judge,), partial(self._scoring_limit, self.reward))
+                yield Input(
+                    self._scores_file(), (judge,), partial(self._scoring_limit, self.reward)
+                )
             else:
                 yield Input(self._scores_file())
 
     def _scoring_limit(self, reward: Reward) -> Spend | None:
-        """Return the most that a judge may take to score the pool; None if a teacher's reply has no limit."""
+        """Return the most that a judge may take to score the pool; None if a teacher's reply has no
+        limit.
+        """
         judge = judge_of(reward)
         prices = judge.prices if judge else None
         total = Spend()
@@ -160,8 +185,15 @@ class Sft(EpochSettings, WeightMethod):
     def _scores_file(self) -> Path:
         """Where the pool's scores are kept, for other selections from it."""
         assert self.reward
-        pool = fingerprint(self.data) if self.data else [self._kept(teacher).name for teacher in self.teachers]
-        return models_folder() / f"scores-{digest(self.reward.identity(), self.cut, pool).hex()[:20]}.json"
+        pool = (
+            fingerprint(self.data)
+            if self.data
+            else [self._kept(teacher).name for teacher in self.teachers]
+        )
+        return (
+            models_folder()
+            / f"scores-{digest(self.reward.identity(), self.cut, pool).hex()[:20]}.json"
+        )
 
     def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
         source = weights_to_train(model, self.train_on)
@@ -185,7 +217,11 @@ class Sft(EpochSettings, WeightMethod):
         yield from fit(source, units, supervised, self, folder, record, over=reply_tokens)
 
     def _ask(
-        self, teacher: Model, loaded: Loaded, pool: list[tuple[Trace, TokenExample]], record: MakingRecord
+        self,
+        teacher: Model,
+        loaded: Loaded,
+        pool: list[tuple[Trace, TokenExample]],
+        record: MakingRecord,
     ) -> Iterator[Progress]:
         """Add a teacher's traces to the pool: one per problem."""
         problems = draw_problems(self.train_on, self.pool, seed=0)
@@ -197,7 +233,12 @@ class Sft(EpochSettings, WeightMethod):
         for one, (sample,) in zip(problems, rollouts.samples, strict=True):
             known = {"teacher": name, "correct": sample.right, "tokens": sample.tokens}
             codec = codec_name(teacher, one.task)
-            pool.append((trace_of(one.request(), sample.thinking, sample.answer, codec, **known), sample.text))
+            pool.append(
+                (
+                    trace_of(one.request(), sample.thinking, sample.answer, codec, **known),
+                    sample.text,
+                )
+            )
 
     def _select(
         self, pool: Sequence[tuple[Trace, TokenExample]], record: MakingRecord
@@ -207,7 +248,8 @@ class Sft(EpochSettings, WeightMethod):
             known = yield from self._scores(self.reward, [trace for trace, _ in pool])
             scores = known.scores
             record.rollout_tokens += known.tokens
-            if parameters := known.parameters or _parameters(self.reward):  # older files of scores don't have it
+            # older files of scores don't have it
+            if parameters := known.parameters or _parameters(self.reward):
                 record.measures["reward_parameters"] = parameters
         how = Choice(
             by=self._order(),
@@ -215,12 +257,15 @@ class Sft(EpochSettings, WeightMethod):
             budget_tokens=self.tokens,
             threshold=self.threshold if self.by == "reward" and self.rule in FILTERS else None,
             tolerance=self.tolerance,
-            per_problem=self.by in ("reward", "right") and self.rule in ("filter_shortest", "per_problem"),
+            per_problem=self.by in ("reward", "right")
+            and self.rule in ("filter_shortest", "per_problem"),
             match_length=self.by == "reward" and self.rule == "match_length",
             right=self.by == "right",
             seed=self.seed,
         )
-        return select([Scored(trace, score) for (trace, _), score in zip(pool, scores, strict=True)], how)
+        return select(
+            [Scored(trace, score) for (trace, _), score in zip(pool, scores, strict=True)], how
+        )
 
     def _order(self) -> By:
         """In which order traces are kept, of those that a filter lets through."""
@@ -228,29 +273,42 @@ class Sft(EpochSettings, WeightMethod):
             return "shortest" if self.rule == "filter_shortest" else "random"
         return self.by
 
-    def _scores(self, reward: Reward, traces: Sequence[Trace]) -> Generator[Progress, None, PoolScores]:
-        """The scores of a pool; kept for other selections from it. If interrupted, scoring resumes."""
+    def _scores(
+        self, reward: Reward, traces: Sequence[Trace]
+    ) -> Generator[Progress, None, PoolScores]:
+        """The scores of a pool; kept for other selections from it.
+
+        If interrupted, scoring resumes.
+        """
         kept, pool = self._scores_file(), digest([trace.id for trace in traces]).hex()
-        if kept.is_file() and (known := msgspec.json.decode(kept.read_bytes(), type=PoolScores)).pool == pool:
+        if (
+            kept.is_file()
+            and (known := msgspec.json.decode(kept.read_bytes(), type=PoolScores)).pool == pool
+        ):
             return known  # otherwise the pool was drawn anew
         done = kept.with_suffix(f".{pool[:16]}.jsonl")
         with done.open("ab+") as file:
             file.seek(0)
             whole = [line for line in file if line.endswith(b"\n")]
             file.truncate(sum(map(len, whole)))  # without a last line that was interrupted
-            scored: dict[int, tuple[float | None, int]] = {}  # by index: the total, and the tokens that were read
+            # by index: the total, and the tokens that were read
+            scored: dict[int, tuple[float | None, int]] = {}
             for line in whole:
                 index, total, tokens = json.loads(line)
                 scored[index] = total, tokens
             for batch in batches((n, trace) for n, trace in enumerate(traces) if n not in scored):
                 yield {"scored": len(scored), "of": len(traces)}
-                for k, scores in scores_by_index(reward, [steps(trace, self.cut) for _, trace in batch]):
+                for k, scores in scores_by_index(
+                    reward, [steps(trace, self.cut) for _, trace in batch]
+                ):
                     index = batch[k][0]
                     scored[index] = scores.total, scores.bill.tokens
                     file.write(json.dumps([index, *scored[index]]).encode() + b"\n")
                     file.flush()
         totals = [scored[index][0] for index in range(len(traces))]
-        known = PoolScores(totals, sum(tokens for _, tokens in scored.values()), pool, _parameters(reward))
+        known = PoolScores(
+            totals, sum(tokens for _, tokens in scored.values()), pool, _parameters(reward)
+        )
         if isinstance(reward, InMemory):
             reward.release()  # a student may need its memory
         new = kept.with_suffix(f".{os.getpid()}")
@@ -266,7 +324,9 @@ def _parameters(reward: Reward) -> int | None:
 
 
 def _described(traces: Sequence[Trace], cut: Cut) -> dict[str, float]:
-    """Facts that may explain a student: how many traces are sound in every step, and how many are one teacher's."""
+    """Facts that may explain a student: how many traces are sound in every step, and how many are
+    one teacher's.
+    """
     teachers = Counter(trace.teacher for trace in traces if trace.teacher)
     facts = {"selected_one_teacher": max(teachers.values()) / len(traces)} if teachers else {}
     # As the model that wrote it marks its steps, so that each pass over them is judged by itself.
@@ -278,10 +338,10 @@ def _described(traces: Sequence[Trace], cut: Cut) -> dict[str, float]:
 def _tokenized(loaded: Loaded, trace: Trace) -> TokenExample:
     """A trace from a file as the student's tokens."""
     if loaded.codec:
-        what = (
-            f"these weights read and write through the codec of `{loaded.codec}`, which can't encode a file of traces"
+        what = f"these weights read and write through the codec of `{loaded.codec}`, which can't encode a file of traces"
+        raise UserError(
+            what, hint="give `teachers` instead of `data`, or use weights with a chat template"
         )
-        raise UserError(what, hint="give `teachers` instead of `data`, or use weights with a chat template")
     cut_off = trace.extra.get("stop") == "length"  # such a reply doesn't teach to stop
     completion = Completion(trace.thinking, trace.answer, "length" if cut_off else "end", Bill())
     return TokenExample(loaded.asked(request_messages(trace)), loaded.encode(completion))

@@ -1,7 +1,8 @@
 """Trains on the shortest right sample of each problem (shortest rejection sampling).
 
-After Kimi k1.5 (arXiv 2501.12599, section 2.4), with their n = 8. The optimizer's settings are ours: theirs are not
-published. Problems without a right sample are left out, and counted in `made.json`.
+After Kimi k1.5 (arXiv 2501.12599, section 2.4), with their n = 8. The optimizer's settings are
+ours: theirs are not published. Problems without a right sample are left out, and counted in
+`made.json`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Samples n answers and returns the most frequent one (self-consistency, majority vote).
 
-After Wang et al. 2022, voting in every turn as in Sinha et al. 2025. All n samples are asked and billed (the published
-code reads at most five). Answers that the task parses to the same value vote together; in a benchmark of mathematics,
-those that are equal as mathematics. Truncated and unparsed samples don't vote. A tie goes to the answer that was
-sampled first.
+After Wang et al. 2022, voting in every turn as in Sinha et al. 2025. All n samples are asked and
+billed (the published code reads at most five). Answers that the task parses to the same value vote
+together; in a benchmark of mathematics, those that are equal as mathematics. Truncated and unparsed
+samples don't vote. A tie goes to the answer that was sampled first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Models: whatever answers a request. One plugin per file; here is what plugins with local weights share."""
+"""Models: whatever answers a request.
+
+One plugin per file; here is what plugins with local weights share.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,18 @@ def models_folder() -> Path:
 
 @lru_cache
 def making_cost(folder: Path) -> dict[str, float]:
-    """What training the weights in a folder cost, and what was measured meanwhile; empty if Ponder didn't make them."""
+    """What training the weights in a folder cost, and what was measured meanwhile; empty if Ponder
+    didn't make them.
+    """
     path = folder / "made.json"
     made = json.loads(path.read_text("utf-8")) if path.is_file() else {"cost": {}, "measures": {}}
     return {name: float(value) for name, value in {**made["cost"], **made["measures"]}.items()}
 
 
 def read_card(folder: Path) -> dict[str, Any]:
-    """The `card.json` that Ponder wrote beside weights, checked against their digest; empty if there is none."""
+    """The `card.json` that Ponder wrote beside weights, checked against their digest; empty if
+    there is none.
+    """
     path, weights = folder / "card.json", folder / "model.safetensors"
     if not path.is_file():
         return {}

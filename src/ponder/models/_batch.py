@@ -1,7 +1,9 @@
-"""Continuous batching, as local models share it: generations join a running batch and leave it when they end.
+"""Continuous batching, as local models share it: generations join a running batch and leave it when
+they end.
 
-An engine (`NumpyEngine`, `TorchEngine`) holds the weights and advances every generation in its batch by one token per
-step. `BatchWorker` drives one in a thread, for asyncio callers; `generate_all` drives one to the end, without asyncio.
+An engine (`NumpyEngine`, `TorchEngine`) holds the weights and advances every generation in its
+batch by one token per step. `BatchWorker` drives one in a thread, for asyncio callers;
+`generate_all` drives one to the end, without asyncio.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 
 @dataclass(eq=False)
 class Generation:
-    """One reply being generated. It samples from its own seed, so it doesn't depend on the rest of the batch."""
+    """One reply being generated.
+
+    It samples from its own seed, so it doesn't depend on the rest of the batch.
+    """
 
     prompt: list[int]
     budget: int  # most tokens to generate

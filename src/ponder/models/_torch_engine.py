@@ -1,7 +1,8 @@
 """Loads weights through transformers, and generates from them with continuous batching.
 
-A reply depends only on its seed, not on the rest of the batch, except for the last bits of floating-point sums. The KV
-cache is ours (`ponder.kvcache`), so that an eviction policy can prune it.
+A reply depends only on its seed, not on the rest of the batch, except for the last bits of
+floating-point sums. The KV cache is ours (`ponder.kvcache`), so that an eviction policy can prune
+it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class SampledGeneration(Generation):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.measures: dict[str, float] = {}
-        self.steps, self.seconds, self.cpu_seconds = 0, 0.0, 0.0  # its part of the steps that it shared with others
+        # its part of the steps that it shared with others
+        self.steps, self.seconds, self.cpu_seconds = 0, 0.0, 0.0
 
     def share(self, seconds: float, cpu_seconds: float) -> None:
         """Add its part of one step of the batch."""
@@ -58,7 +60,8 @@ class SampledGeneration(Generation):
         order = np.argsort(-logits, kind="stable")[: self.top_k or None]
         scaled = logits[order].astype(np.float64) / self.temperature
         total = np.exp(scaled - scaled.max()).cumsum()
-        nucleus = int(np.searchsorted(total, self.top_p * total[-1])) + 1  # the fewest tokens that reach `top_p`
+        # the fewest tokens that reach `top_p`
+        nucleus = int(np.searchsorted(total, self.top_p * total[-1])) + 1
         total = total[:nucleus]
         drawn = np.searchsorted(total, self._random.random() * total[-1], side="right")
         return int(order[min(int(drawn), len(total) - 1)])
@@ -74,7 +77,8 @@ class Loaded:
     # One user at a time: measuring attention replaces the model's attention function for a while.
     lock: threading.Lock = field(default_factory=threading.Lock, compare=False)
     codec: str = ""  # the model plugin whose codec renders and reads; "": the chat template
-    # Greedy replies over the full cache, by prompt and budget: every policy is measured on the same ones.
+    # Greedy replies over the full cache, by prompt and budget: every policy is measured on the same
+    # ones.
     full_cache_replies: dict[tuple[tuple[int, ...], int], SampledGeneration] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -125,7 +129,9 @@ class Loaded:
         return thinking, answer, thought
 
     def drift(self, reply: Generation, policy: Policy, budget: CacheBudget) -> dict[str, float]:
-        """How far the predictions under an eviction policy are from the full cache's, on a given reply."""
+        """How far the predictions under an eviction policy are from the full cache's, on a given
+        reply.
+        """
         with self.lock:
             return self._drift(reply, fitted_to(policy, self.folder, self.tokenizer), budget)
 
@@ -195,7 +201,10 @@ def load(source: Source) -> Loaded:
 
 
 def load_anew(source: Source) -> Loaded:
-    """Weights and tokenizer, for a caller that will change them. The dtype "auto" is that of the weights."""
+    """Weights and tokenizer, for a caller that will change them.
+
+    The dtype "auto" is that of the weights.
+    """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -205,29 +214,38 @@ def load_anew(source: Source) -> Loaded:
     where, more = _place(source)
     read_card(folder)  # raises an error if the weights are damaged
     try:
-        # Left out, transformers asks on the terminal, and one key runs whatever code comes with the weights.
+        # Left out, transformers asks on the terminal, and one key runs whatever code comes with the
+        # weights.
         tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, **more)
         own = {} if attn == "auto" else {"attn_implementation": attn}
         kind = "float32" if folder.suffix == ".gguf" and dtype == "auto" else dtype
-        model = AutoModelForCausalLM.from_pretrained(where, dtype=kind, trust_remote_code=False, **own, **more)
+        model = AutoModelForCausalLM.from_pretrained(
+            where, dtype=kind, trust_remote_code=False, **own, **more
+        )
     except (OSError, ValueError, ImportError) as error:
         first = str(error).strip().splitlines()[0]
         hint = "id is a folder in the Hugging Face format, org/name on the hub, a .gguf file, pocket or smollm2"
         if attn != "auto" and re.search("attention|attn", first, re.IGNORECASE):
-            raise UserError(f'can\'t load {where} with attn = "{attn}": {first}', hint=SDPA) from None
+            raise UserError(
+                f'can\'t load {where} with attn = "{attn}": {first}', hint=SDPA
+            ) from None
         if "trust_remote_code" in str(error):
             hint = OWN_CODE
         raise UserError(f"can't load {where}: {first}", hint=hint) from None
-    if folder.suffix == ".gguf":  # the weights were dequantised on loading, and may be saved as such
+    # the weights were dequantised on loading, and may be saved as such
+    if folder.suffix == ".gguf":
         model.hf_quantizer = None  # type: ignore[assignment]
         vars(model.config).pop("quantization_config", None)
-    if device != "cpu":  # where it is; under DeepSpeed, parts of it are elsewhere and must stay there
+    # where it is; under DeepSpeed, parts of it are elsewhere and must stay there
+    if device != "cpu":
         model.to(device)  # type: ignore[arg-type]
     return Loaded(folder, model.eval(), tokenizer, codec=codec)  # type: ignore[no-untyped-call]
 
 
 def load_light(source: Source) -> Loaded:
-    """A network without its weights, and its tokenizer: enough to write prompts and to read replies."""
+    """A network without its weights, and its tokenizer: enough to write prompts and to read
+    replies.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
@@ -246,16 +264,22 @@ def load_light(source: Source) -> Loaded:
 
 
 class TorchEngine:
-    """Generates a batch of replies, one token per step, over one KV cache that an eviction policy may prune."""
+    """Generates a batch of replies, one token per step, over one KV cache that an eviction policy
+    may prune.
+    """
 
-    def __init__(self, loaded: Loaded, policy: Policy | None, budget: CacheBudget | None, batch_size: int) -> None:
+    def __init__(
+        self, loaded: Loaded, policy: Policy | None, budget: CacheBudget | None, batch_size: int
+    ) -> None:
         from ponder.kvcache import SelectCache, SlotCache
         from ponder.policies.full import Full
 
         self._loaded, self._model, self._limit = loaded, loaded.model, batch_size
         policy = fitted_to(policy or Full(), loaded.folder, loaded.tokenizer)
         thinking = loaded.end_of_thinking
-        self._new_cache = partial(SelectCache, loaded.model, policy, budget, end_of_thinking=thinking)
+        self._new_cache = partial(
+            SelectCache, loaded.model, policy, budget, end_of_thinking=thinking
+        )
         self._cache = SlotCache(loaded.model, policy, budget, end_of_thinking=thinking)
         self._batch: list[Generation] = []
         positions = getattr(loaded.model.config, "max_position_embeddings", None)
@@ -286,12 +310,15 @@ class TorchEngine:
         import torch
 
         cache, device = self._cache, self._model.device
-        # One thread's own time, if it does all the work: the process has others, which wait for other models.
+        # One thread's own time, if it does all the work: the process has others, which wait for
+        # other models.
         clock = time.thread_time if torch.get_num_threads() == 1 else time.process_time
         with self._loaded.lock, torch.no_grad():
             started, cpu = time.perf_counter(), clock()
             logits = self._model(
-                torch.tensor([[generation.tokens[-1]] for generation in self._batch], device=device),
+                torch.tensor(
+                    [[generation.tokens[-1]] for generation in self._batch], device=device
+                ),
                 attention_mask=cache.mask(),
                 position_ids=torch.tensor(cache.seen_tokens, device=device)[:, None],
                 past_key_values=cache,

@@ -1,8 +1,9 @@
-"""Runs a server for Ponder and ends it, with all its processes, when Ponder closes this script's input or is gone.
+"""Runs a server for Ponder and ends it, with all its processes, when Ponder closes this script's
+input or is gone.
 
-`python _watchdog.py COMMAND…`: a script on its own, which imports nothing but the standard library. A pipe notices
-every end of Ponder, `kill -9` included. Should this script be killed, Linux ends the server (PR_SET_PDEATHSIG); with
-SIGTERM, because vLLM then ends its engine and workers too.
+`python _watchdog.py COMMAND…`: a script on its own, which imports nothing but the standard library.
+A pipe notices every end of Ponder, `kill -9` included. Should this script be killed, Linux ends the
+server (PR_SET_PDEATHSIG); with SIGTERM, because vLLM then ends its engine and workers too.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def main() -> None:
         if library:
             library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
-    # A group of its own, so that all that it starts can be killed. There is one thread so far, so `preexec_fn` is safe.
+    # A group of its own, so that all that it starts can be killed. There is one thread so far, so
+    # `preexec_fn` is safe.
     server = subprocess.Popen(  # noqa: S603
         sys.argv[1:],
         stdin=subprocess.DEVNULL,
@@ -52,9 +54,11 @@ def main() -> None:
     with suppress(subprocess.TimeoutExpired):
         server.wait(GRACE)
     with suppress(ProcessLookupError):
-        os.killpg(server.pid, signal.SIGKILL)  # a killed server leaves its engine and workers behind
+        # a killed server leaves its engine and workers behind
+        os.killpg(server.pid, signal.SIGKILL)
     code = server.wait()
-    os._exit(code if code >= 0 else 128 - code)  # not sys.exit: it would wait for the thread that reads
+    # not sys.exit: it would wait for the thread that reads
+    os._exit(code if code >= 0 else 128 - code)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Stands for a model that another program has asked: its attempts come from a log, by `ponder import`.
+"""Stands for a model that another program has asked: its attempts come from a log, by `ponder
+import`.
 
 It can't be asked again. Reports, figures, comparisons and exports need only what is in the store.
 """
@@ -15,7 +16,8 @@ from ponder.core import Completion, FromLog, Model, Request, UserError
 @dataclass(kw_only=True)
 class Imported(Model, FromLog):
     id: str  # as the log names it
-    settings: Mapping[str, Any] = field(default_factory=dict)  # what the log says about how it was asked
+    # what the log says about how it was asked
+    settings: Mapping[str, Any] = field(default_factory=dict)
     runs: tuple[str, ...] = ()  # the log's own ids of the runs
 
     example: ClassVar[dict[str, Any]] = {"id": "org/model"}
@@ -25,7 +27,10 @@ class Imported(Model, FromLog):
 
     def ready(self) -> None:
         what = f"the answers of `{self.label or self.id}` come from a log, so it can't be asked"
-        raise UserError(what, hint="ponder import LOG reads a log again; ponder report STUDY draws what is there")
+        raise UserError(
+            what,
+            hint="ponder import LOG reads a log again; ponder report STUDY draws what is there",
+        )
 
     async def complete(self, request: Request) -> Completion:  # noqa: ARG002 the interface
         self.ready()

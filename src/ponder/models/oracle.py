@@ -1,8 +1,10 @@
-"""Simulates a model that is right up to a critical size, for tests and dry runs. No network is involved.
+"""Simulates a model that is right up to a critical size, for tests and dry runs. No network is
+involved.
 
-It knows the task's solution. Its accuracy falls along a logistic curve in log size and is 50 % at `critical_size`;
-besides, a fraction `error` of its answers is wrong at any size. The number of thinking tokens is sampled: it grows with
-size up to `peak` and falls beyond it, as Estermann & Wattenhofer 2025 report for o3-mini. There is no thinking text.
+It knows the task's solution. Its accuracy falls along a logistic curve in log size and is 50 % at
+`critical_size`; besides, a fraction `error` of its answers is wrong at any size. The number of
+thinking tokens is sampled: it grows with size up to `peak` and falls beyond it, as Estermann &
+Wattenhofer 2025 report for o3-mini. There is no thinking text.
 """
 
 from __future__ import annotations
@@ -41,24 +43,35 @@ class Oracle(Model):
         return (1 - self.error) / (1 + math.exp(fall))
 
     def mean_tokens(self, size: float) -> float:
-        return self.tokens_at_zero + self.tokens_per_size * (size if size <= self.peak else self.peak**2 / size)
+        return self.tokens_at_zero + self.tokens_per_size * (
+            size if size <= self.peak else self.peak**2 / size
+        )
 
     def max_tokens(self) -> int:
         return self.budget
 
     async def complete(self, request: Request) -> Completion:
         rng = random.Random(request.seed)
-        # Per turn, so that a conversation of many small turns is easy and a single large one is hard.
-        size = request.problem.size / (len(request.problem.turns) + len(request.problem.history) // 2)
+        # Per turn, so that a conversation of many small turns is easy and a single large one is
+        # hard.
+        size = request.problem.size / (
+            len(request.problem.turns) + len(request.problem.history) // 2
+        )
         thinking = round(self.mean_tokens(size) * math.exp(rng.gauss(0, self.spread)))
         right = rng.random() < self.chance(size)
-        answer = solve_turn(request.task, request.problem, request.turn) if right else mistake(request, rng)
+        answer = (
+            solve_turn(request.task, request.problem, request.turn)
+            if right
+            else mistake(request, rng)
+        )
         await asyncio.sleep(self.seconds)
         prompt_tokens = sum(len(m.content) for m in request.messages) // 4
         answer_tokens = 1 + len(answer) // 4
         budget = min(self.budget, request.budget or self.budget)
         thought = min(thinking, budget)
-        bill = Bill(prompt_tokens, thought, min(answer_tokens, budget - thought), self.seconds, "estimate")
+        bill = Bill(
+            prompt_tokens, thought, min(answer_tokens, budget - thought), self.seconds, "estimate"
+        )
         note = f"[{thought:,} tokens of thinking, drawn at random by the oracle]"
         if thinking + answer_tokens > budget:
             return Completion(note, "", "length", bill)
@@ -73,6 +86,8 @@ def mistake(request: Request, rng: random.Random) -> str:
     digits = [i for i, c in enumerate(solution) if c.isdigit()]
     for at in rng.sample(digits, min(20, len(digits))):
         wrong = f"{solution[:at]}{(int(solution[at]) + rng.randint(1, 9)) % 10}{solution[at + 1 :]}"
-        if not grade_turns(task, problem, [*solutions[:turn], wrong, *solutions[turn + 1 :]]).correct:
+        if not grade_turns(
+            task, problem, [*solutions[:turn], wrong, *solutions[turn + 1 :]]
+        ).correct:
             return wrong
     return "I give up."

@@ -1,6 +1,8 @@
-"""Replays answers from a JSONL file, such as `ponder export --format jsonl` writes, without asking a model.
+"""Replays answers from a JSONL file, such as `ponder export --format jsonl` writes, without asking
+a model.
 
-Each line has `problem` (its id) and `answer`, and may have `sample`, `turn`, `thinking`, `stop` and the bill's tokens.
+Each line has `problem` (its id) and `answer`, and may have `sample`, `turn`, `thinking`, `stop` and
+the bill's tokens.
 """
 
 from __future__ import annotations
@@ -11,7 +13,16 @@ from typing import Any, BinaryIO, ClassVar, Literal, Self
 
 import msgspec
 
-from ponder.core import Bill, Completion, CountedBy, Model, ModelFailure, Request, UserError, not_in_key
+from ponder.core import (
+    Bill,
+    Completion,
+    CountedBy,
+    Model,
+    ModelFailure,
+    Request,
+    UserError,
+    not_in_key,
+)
 from ponder.core.jsonl import RELATIVE, decode
 
 EXAMPLE = Path(__file__).parent / "replay_example.jsonl"
@@ -74,4 +85,6 @@ class Replay(Model):
         self._lines.seek(self._offsets[key])
         reply = decode(self._lines.readline(), StoredReply, str(self.file), LINE)
         tokens = (reply.prompt_tokens, reply.thinking_tokens, reply.answer_tokens)
-        return Completion(reply.thinking, reply.answer, reply.stop, Bill(*tokens, reply.seconds, reply.counted_by))
+        return Completion(
+            reply.thinking, reply.answer, reply.stop, Bill(*tokens, reply.seconds, reply.counted_by)
+        )

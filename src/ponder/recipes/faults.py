@@ -121,7 +121,9 @@ def trace(request: Request, style: Style, rng: random.Random, *, often: bool = F
         "labels": [*labels, correct],
         "false": false,
     }
-    return Steps(problem.id, last.content, tuple(" ".join(step) for step in thinking), (text,), facts)
+    return Steps(
+        problem.id, last.content, tuple(" ".join(step) for step in thinking), (text,), facts
+    )
 
 
 def _labels(steps: Sequence[Words], right_steps: Sequence[Words]) -> list[bool]:
@@ -181,7 +183,9 @@ def _write_pass(
             words = [step_word(step), key, value_word(value)]
             right_words = [step_word(last_step + 1), right_key, value_word(table[key])]
             steps.append([*words, *sums[:written_digits]])
-            false.append(_differ(words, right_words) | {len(words) + position for position in false_digits})
+            false.append(
+                _differ(words, right_words) | {len(words) + position for position in false_digits}
+            )
             total = _total(sums)
             last_step = step
     return _Pass(steps, false, total)

@@ -1,7 +1,8 @@
 """Measures a pocket model on held-out problems and writes `card.json` beside its weights.
 
 The card gives accuracy, length of thinking, and soundness by size. A step is sound if it follows
-from the words before it by one rule. `ponder prepare pocket` measures each model that it has trained.
+from the words before it by one rule. `ponder prepare pocket` measures each model that it has
+trained.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class EvalRun:
 
     def thinking(self) -> list[list[str]]:
         """Return the thinking of each reply, in words."""
-        return [words[: words.index(ANSWER)] if ANSWER in words else words for words in self.replies]
+        return [
+            words[: words.index(ANSWER)] if ANSWER in words else words for words in self.replies
+        ]
 
     def next_request(self, task: Task) -> Request:
         """Return the request of the next turn, with the turns so far as its history."""
@@ -85,7 +88,9 @@ def accuracy(folder: Path, codec: PocketCodec, problems: EvalSet, n: int) -> flo
     return round(right / len(runs), 3)
 
 
-def measured(folder: Path, codec: PocketCodec, style: Style, problems: EvalSet, n: int) -> dict[str, Any]:
+def measured(
+    folder: Path, codec: PocketCodec, style: Style, problems: EvalSet, n: int
+) -> dict[str, Any]:
     """Return the card's row for one set of problems; tokens are summed over a problem's turns."""
     runs = run(folder, codec, problems, n)
     correct = np.array([_is_right(problems, run) for run in runs])
@@ -155,11 +160,17 @@ def add_seeds(folder: Path, others: Sequence[Path]) -> None:
 
 
 def _write(folder: Path, card: dict[str, Any]) -> None:
-    (folder / "card.json").write_text(json.dumps(card, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    (folder / "card.json").write_text(
+        json.dumps(card, indent=1, ensure_ascii=False) + "\n", "utf-8"
+    )
 
 
 def _card(
-    folder: Path, codec: PocketCodec, recipe: dict[str, Any], start: Path | None, rows: list[dict[str, Any]]
+    folder: Path,
+    codec: PocketCodec,
+    recipe: dict[str, Any],
+    start: Path | None,
+    rows: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """Return a model's card: its training, and its measurements in `rows`."""
     log = [json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines()]

@@ -131,8 +131,12 @@ class Block(nn.Module):
         start = 0
         for rows, length in groups:
             end = start + rows * length
-            queries, keys, values = (self._sequences(t[start:end], rows, length) for t in (q, k, value))
-            mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=True)
+            queries, keys, values = (
+                self._sequences(t[start:end], rows, length) for t in (q, k, value)
+            )
+            mixed = functional.scaled_dot_product_attention(
+                queries, keys, values, is_causal=True, enable_gqa=True
+            )
             attended.append(mixed.transpose(1, 2).reshape(rows * length, -1))
             start = end
         x = x + torch.cat(attended) @ self.out.T
@@ -208,7 +212,9 @@ class Llama(nn.Module):
         folder.mkdir(parents=True, exist_ok=True)
         half = {name: tensor.half().contiguous() for name, tensor in self.weights().items()}
         save_file(half, folder / "model.safetensors", metadata={"format": "pt"})
-        (folder / "config.json").write_text(json.dumps(self.shape.config(self.codec), indent=1) + "\n", "utf-8")
+        (folder / "config.json").write_text(
+            json.dumps(self.shape.config(self.codec), indent=1) + "\n", "utf-8"
+        )
         self.codec.write_tokenizer(folder)
 
 

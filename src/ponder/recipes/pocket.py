@@ -1,4 +1,5 @@
-"""Trains the pocket models that ship with Ponder: `ponder prepare pocket -o FOLDER`, on one CPU thread.
+"""Trains the pocket models that ship with Ponder: `ponder prepare pocket -o FOLDER`, on one CPU
+thread.
 
 Problems are generated during training. A model of the style `plain` starts from random weights,
 `short` and `wordy` from the plain model, `long` from the short one. Problems whose id hashes to 0
@@ -73,7 +74,9 @@ class Recipe:
 
 
 _SMALL = Shape(width=96, layers=4, heads=3, kv_heads=3, head_width=32, inner=256)
-PLAIN = Recipe("execution", execution.Curriculum(), _SMALL, steps=2400, alike=True, patience=150, hope=1.2)
+PLAIN = Recipe(
+    "execution", execution.Curriculum(), _SMALL, steps=2400, alike=True, patience=150, hope=1.2
+)
 _STYLE = replace(  # starts from the plain model: all sizes from the first step, at lower rates
     PLAIN,
     curriculum=execution.Curriculum(grown=0, tail_steps=32),
@@ -178,7 +181,10 @@ class Data:
         path = folder / f"replies-{step}.json"
         if not path.exists():
             prompts = [self.codec.prompt_ids(request) for request in requests]
-            generations = [Generation(prompt, BUDGET, 1.0, seed_from(seed, n)) for n, prompt in enumerate(prompts)]
+            generations = [
+                Generation(prompt, BUDGET, 1.0, seed_from(seed, n))
+                for n, prompt in enumerate(prompts)
+            ]
             for _ in generate_all(NumpyEngine(folder, batch_size=64), generations):
                 pass
             path.write_text(json.dumps([generation.tokens for generation in generations]), "utf-8")
@@ -209,7 +215,9 @@ class Muon:  # when weights are next trained: torch.optim.Muon, whose steps diff
         self.stacks: dict[torch.Size, list[Tensor]] = {}
         for matrix in matrices:
             self.stacks.setdefault(matrix.shape, []).append(matrix)
-        self.momenta = {shape: torch.zeros(len(stack), *shape) for shape, stack in self.stacks.items()}
+        self.momenta = {
+            shape: torch.zeros(len(stack), *shape) for shape, stack in self.stacks.items()
+        }
 
     @torch.no_grad()
     def step(self, rate: float, beta: float) -> None:
@@ -323,7 +331,12 @@ class Pretraining:
 
 
 def train(
-    recipe: Recipe, folder: Path, start: Path | None = None, *, save_every: int = 50, test_every: int = 300
+    recipe: Recipe,
+    folder: Path,
+    start: Path | None = None,
+    *,
+    save_every: int = 50,
+    test_every: int = 300,
 ) -> Iterator[Progress]:
     """Train a model, resuming if there is a checkpoint; yield progress every `save_every` steps."""
     from ponder.recipes.measure import accuracy
@@ -336,7 +349,9 @@ def train(
     has_checkpoint = (folder / "training.pt").exists()
     if has_checkpoint and path.read_text("utf-8") != text:
         message = f"{folder} holds a training with another recipe or seed"
-        hint = "resume it with the same --seed and version of Ponder, or give another folder with -o"
+        hint = (
+            "resume it with the same --seed and version of Ponder, or give another folder with -o"
+        )
         raise UserError(message, hint=hint)
     path.write_text(text, "utf-8")
     training = Pretraining(recipe, start)
@@ -373,7 +388,9 @@ def train(
             training.tokens = abandoned.tokens
         training.save(folder)
         if not restarts and (step % test_every == 0 or is_last):
-            progress["accuracy"] = {problems.label: accuracy(folder, codec, problems, 20) for problems in codec.glances}
+            progress["accuracy"] = {
+                problems.label: accuracy(folder, codec, problems, 20) for problems in codec.glances
+            }
         with (folder / "log.jsonl").open("a", encoding="utf-8") as log:
             log.write(json.dumps(progress, ensure_ascii=False) + "\n")
         yield progress

@@ -1,4 +1,5 @@
-"""Trains the pocket rewards that ship with Ponder: `ponder prepare pocket_reward -o FOLDER`, on one CPU thread.
+"""Trains the pocket rewards that ship with Ponder: `ponder prepare pocket_reward -o FOLDER`, on one
+CPU thread.
 
 First a language model learns which word follows, in right traces and in traces with errors; words
 that don't follow are read but not learned. Small and medium start from random weights, large starts
@@ -36,8 +37,12 @@ from ponder.training.reward import RewardSettings, train
 _GROWN = Curriculum(grown=0, tail_steps=48)
 _NEW = replace(PLAIN, curriculum=replace(_GROWN, grown=400), steps=1200, patience=0)
 BACKBONES = {
-    "small": replace(_NEW, shape=Shape(width=16, layers=4, heads=1, kv_heads=1, head_width=16, inner=48)),
-    "medium": replace(_NEW, shape=Shape(width=32, layers=4, heads=2, kv_heads=2, head_width=16, inner=96)),
+    "small": replace(
+        _NEW, shape=Shape(width=16, layers=4, heads=1, kv_heads=1, head_width=16, inner=48)
+    ),
+    "medium": replace(
+        _NEW, shape=Shape(width=32, layers=4, heads=2, kv_heads=2, head_width=16, inner=96)
+    ),
     "large": replace(PLAIN, curriculum=_GROWN, steps=500, patience=0, vector_rate=3e-3, decay=0.6),
 }
 
@@ -94,7 +99,13 @@ def backbone(recipe: Recipe, folder: Path, start: Path | None) -> Iterator[Progr
 
 
 HEADS = RewardSettings(
-    targets="labels", loss="cross-entropy", rate=3e-4, head_rate=0.03, epochs=1, batch=16, micro_tokens=4096
+    targets="labels",
+    loss="cross-entropy",
+    rate=3e-4,
+    head_rate=0.03,
+    epochs=1,
+    batch=16,
+    micro_tokens=4096,
 )
 TRACES = 2400  # that the reward is trained on
 TESTED = 1000  # held-out traces, about two thirds of them with errors
@@ -104,7 +115,9 @@ def make(
     folder: Path,
     seed: int = 1,  # of the training
 ) -> Iterator[Progress]:
-    """Train the pocket rewards small, medium and large, each in a folder of its own, and measure them."""
+    """Train the pocket rewards small, medium and large, each in a folder of its own, and measure
+    them.
+    """
     for size, unseeded in BACKBONES.items():
         recipe = replace(unseeded, seed=seed)
         heads = replace(HEADS, seed=seed)
@@ -121,7 +134,9 @@ def make(
         for progress in backbone(recipe, backbone_folder, start):
             yield {"reward": size, **progress}
         training_traces = list(islice(traces(seed), TRACES))
-        for progress in train(Pocket(id=str(backbone_folder)), training_traces, reward_folder, heads):
+        for progress in train(
+            Pocket(id=str(backbone_folder)), training_traces, reward_folder, heads
+        ):
             yield {"reward": size, **progress}
         shutil.rmtree(backbone_folder)
         (reward_folder / "made.json").unlink()  # the card has it all
@@ -134,7 +149,12 @@ def make(
             "backbone": asdict(recipe),
             "heads": asdict(heads),
         }
-        card = {"name": "pocket reward", "size": size, "trained": training, **measured(reward_folder, size)}
+        card = {
+            "name": "pocket reward",
+            "size": size,
+            "trained": training,
+            **measured(reward_folder, size),
+        }
         (reward_folder / "card.json").write_text(json.dumps(card, indent=1) + "\n", "utf-8")
         yield {"reward": size, "first error F1": card["first_error"]["f1"]["value"]}
 

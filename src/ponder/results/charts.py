@@ -37,7 +37,9 @@ class Chart(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The SVG as the source of an `<img>`; as elements of one page, the ids of two SVGs would clash."""
+        """The SVG as the source of an `<img>`; as elements of one page, the ids of two SVGs would
+        clash.
+        """
         return f"data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode()}"
 
     @property
@@ -53,19 +55,31 @@ def title(name: str) -> str:
 
 
 def draw(name: str, spec: dict[str, Any]) -> Chart:
-    """Draw a spec as SVG, and that SVG as PNG and PDF: Vega runs once, and the three files show the same."""
+    """Draw a spec as SVG, and that SVG as PNG and PDF: Vega runs once, and the three files show the
+    same.
+    """
     import vl_convert
 
     svg = vl_convert.vegalite_to_svg(json.dumps(_drawable(spec)))
-    # A line of length 1e-14, such as from a label to the dot it touches, makes vl-convert's PDF writer panic.
+    # A line of length 1e-14, such as from a label to the dot it touches, makes vl-convert's PDF
+    # writer panic.
     svg = re.sub(r"-?\d+(\.\d+)?e-\d\d+", "0", svg)
-    # Text in a font that isn't installed would be missing; vl-convert brings Liberation Sans as its sans-serif font.
+    # Text in a font that isn't installed would be missing; vl-convert brings Liberation Sans as its
+    # sans-serif font.
     svg = re.sub(r'font-family="([^"]*)"', r'font-family="\1, sans-serif"', svg)
-    return Chart(name, spec, svg, bytes(vl_convert.svg_to_png(svg, scale=2)), bytes(vl_convert.svg_to_pdf(svg)))
+    return Chart(
+        name,
+        spec,
+        svg,
+        bytes(vl_convert.svg_to_png(svg, scale=2)),
+        bytes(vl_convert.svg_to_pdf(svg)),
+    )
 
 
 def _drawable(value: Any) -> Any:
-    """Return a spec with symbols for control characters, at which vl-convert aborts the process: XML has none."""
+    """Return a spec with symbols for control characters, at which vl-convert aborts the process:
+    XML has none.
+    """
     if isinstance(value, str):
         return NOT_XML.sub("\ufffd", visible(value))
     if isinstance(value, Mapping):
@@ -90,8 +104,10 @@ class DrawnFigure:
     spec: Any = None  # the chart, in Vega-Lite
     findings: Sequence[str] = ()
     tables: Tables | None = None
-    lengths: Sequence[int] = ()  # of the tables that have rows, also where only their first rows are here
-    groups: Mapping[str, Group] = field(default_factory=dict)  # by what rows and marks have as `basis`
+    # of the tables that have rows, also where only their first rows are here
+    lengths: Sequence[int] = ()
+    # by what rows and marks have as `basis`
+    groups: Mapping[str, Group] = field(default_factory=dict)
     error: str = ""  # why there is none
 
     @property
@@ -116,7 +132,8 @@ def draw_figure(name: str, figure: Figure, outcomes: Sequence[Outcome]) -> Drawn
     tables = figure.estimate(outcomes)
     spec = _shown(figure.draw(tables).to_dict())
     findings = figure.findings(tables)
-    spec["description"] = described(name, spec, findings)  # Vega makes it the chart's label for screen readers
+    # Vega makes it the chart's label for screen readers
+    spec["description"] = described(name, spec, findings)
     lengths = [len(rows) for rows in tables.values() if rows]
     return DrawnFigure(name, spec, findings, tables, lengths, _groups(tables))
 
@@ -137,19 +154,30 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def described(name: str, spec: Any, findings: Sequence[str]) -> str:
-    """What a chart shows, for those who can't see it: its axes, and the first clause of the first findings."""
+    """What a chart shows, for those who can't see it: its axes, and the first clause of the first
+    findings.
+    """
     y, x = (
-        next(itertools.chain(_titles(spec, axis, "title"), _titles(spec, axis, "field")), "") for axis in ("y", "x")
+        next(itertools.chain(_titles(spec, axis, "title"), _titles(spec, axis, "field")), "")
+        for axis in ("y", "x")
     )
     axes = f"{y} against {x}" if x and y else y or x
-    shown = " ".join(finding.partition("; ")[0].rstrip(".") + "." for finding in findings[:DESCRIBED])
-    return ". ".join(part for part in (f"Chart {name.replace('_', ' ')}{': ' if axes else ''}{axes}", shown) if part)
+    shown = " ".join(
+        finding.partition("; ")[0].rstrip(".") + "." for finding in findings[:DESCRIBED]
+    )
+    return ". ".join(
+        part
+        for part in (f"Chart {name.replace('_', ' ')}{': ' if axes else ''}{axes}", shown)
+        if part
+    )
 
 
 def _titles(value: Any, axis: str, key: str) -> Iterator[str]:
     """The titles of an axis, or the names of its columns, in the order of the panels."""
     if isinstance(value, dict):
-        channel = value.get("encoding", {}).get(axis) if isinstance(value.get("encoding"), dict) else None
+        channel = (
+            value.get("encoding", {}).get(axis) if isinstance(value.get("encoding"), dict) else None
+        )
         if isinstance(channel, dict) and isinstance(title := channel.get(key), str):
             yield title.replace("_", " ")
         for name, inner in value.items():

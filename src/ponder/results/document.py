@@ -1,8 +1,9 @@
-"""HTML documents from the templates: self-contained, with live charts, and safe to open whatever a model wrote.
+"""HTML documents from the templates: self-contained, with live charts, and safe to open whatever a
+model wrote.
 
-The templates escape every value. A document carries Vega's JavaScript (822 kB) and a content security policy that
-allows this script and this style sheet by their hashes and nothing else: if text got past the escaping, the browser
-would still refuse to run it.
+The templates escape every value. A document carries Vega's JavaScript (822 kB) and a content
+security policy that allows this script and this style sheet by their hashes and nothing else: if
+text got past the escaping, the browser would still refuse to run it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ MAX_TEXT = 200_000  # characters of one message of a transcript that a page show
 def document(template: str, scripts: Sequence[str] = ("vega.js", "chart.js"), **values: Any) -> str:
     """Fill in a template. The document holds these scripts, in this order."""
     style, script = asset("page.css"), "\n".join(map(asset, scripts))
-    policy = f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}"
+    policy = (
+        f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}"
+    )
     return rendered(template, **values, style=style, script=script, policy=policy)
 
 
@@ -44,7 +47,9 @@ def rendered(template: str, **values: Any) -> str:
 def asset(name: str) -> str:
     """A script or the style sheet; `vega.js` is Vega, Vega-Lite and Vega-Embed together."""
     if name == "vega.js":
-        return "\n".join((HERE / "vega" / f"{library}.min.js").read_text("utf-8") for library in LIBRARIES)
+        return "\n".join(
+            (HERE / "vega" / f"{library}.min.js").read_text("utf-8") for library in LIBRARIES
+        )
     return (ASSETS / name).read_text("utf-8")
 
 
@@ -86,8 +91,12 @@ def _finalize(value: Any) -> Any:
 
 
 def columns(records: Records) -> list[str]:
-    """Return the columns of a table whose records may lack some, without what each was computed from."""
-    return list(dict.fromkeys(column for record in records for column in record if column != "basis"))
+    """Return the columns of a table whose records may lack some, without what each was computed
+    from.
+    """
+    return list(
+        dict.fromkeys(column for record in records for column in record if column != "basis")
+    )
 
 
 def shown_value(value: Any) -> str:
@@ -115,7 +124,9 @@ def clock(seconds: float) -> str:
 
 
 def scored_steps(reply: Completion) -> Iterator[tuple[str, str, str]]:
-    """The thinking in its steps, each with the style of its score and the score; "" for text between steps."""
+    """The thinking in its steps, each with the style of its score and the score; "" for text
+    between steps.
+    """
     start, thinking = 0, _clipped(reply.thinking)
     for end, score in reply.step_scores:
         text = thinking[start:end]

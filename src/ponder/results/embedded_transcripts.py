@@ -1,7 +1,8 @@
 """The transcripts inside a report: written by the live page's template, compressed, as many as fit.
 
-Dots come first, since each is one attempt; then, in turns, one more attempt behind each bar, cell or point that stands
-for several; then the rest of the study. What doesn't fit is left out evenly, and the page says how many that are.
+Dots come first, since each is one attempt; then, in turns, one more attempt behind each bar, cell
+or point that stands for several; then the rest of the study. What doesn't fit is left out evenly,
+and the page says how many that are.
 """
 
 from __future__ import annotations
@@ -31,18 +32,23 @@ BLOCK = 250_000  # characters that are compressed together: more is smaller, but
 
 @dataclass
 class Attempts:
-    """The attempts of a study for its report: those that a mark rests on, and which of them the file holds."""
+    """The attempts of a study for its report: those that a mark rests on, and which of them the
+    file holds.
+    """
 
     cells: Sequence[StudyCell]
     outcomes: Sequence[Outcome]
 
     def __post_init__(self) -> None:
-        self._numbers: dict[Cell, int] = {cell: number for number, cell in reversed([*enumerate(self.cells)])}
+        self._numbers: dict[Cell, int] = {
+            cell: number for number, cell in reversed([*enumerate(self.cells)])
+        }
         self._of_cell: list[list[Outcome]] = [[] for _ in self.cells]
         for o in self.outcomes:
             self._of_cell[self._number(o)].append(o)
         self._by_key = {cell.key: number for cell, number in self._numbers.items()}
-        self._groups: dict[str, Group] = {}  # what marks and rows were computed from, by their `basis`
+        # what marks and rows were computed from, by their `basis`
+        self._groups: dict[str, Group] = {}
         self._dots: dict[int, None] = {}  # ids of attempts that are drawn themselves
 
     def _number(self, o: Outcome) -> int:
@@ -55,7 +61,9 @@ class Attempts:
 
     def add(self, basis: Basis) -> str:
         """Add the attempts of some cells, and return the address that opens them."""
-        self._groups.setdefault(str(basis), Group(tuple(cell.key for cell in basis.cells), basis.ended))
+        self._groups.setdefault(
+            str(basis), Group(tuple(cell.key for cell in basis.cells), basis.ended)
+        )
         return f"#behind-{basis}"
 
     def add_figure(self, figure: DrawnFigure) -> None:
@@ -74,7 +82,9 @@ class Attempts:
         return f"#behind-{basis}" if basis in self._groups else ""
 
     def packed(self, store: Store, megabytes: float) -> dict[str, Any]:
-        """What the page needs to list and open them: `index` for its script, and `blocks` of compressed texts."""
+        """What the page needs to list and open them: `index` for its script, and `blocks` of
+        compressed texts.
+        """
         problems: dict[str, int] = {}
         rows, blocks, part = [], list[str](), dict[int, str]()
         room, length = megabytes * 1e6, 0
@@ -94,13 +104,21 @@ class Attempts:
         blocks += [_compressed(part)] if part else []
         names = [(c.label.model, c.label.task, c.size) for c in self.cells]
         groups = {basis: self._described(group) for basis, group in self._groups.items()}
-        index = {"cells": names, "endings": ENDINGS, "rows": sorted(rows), "groups": groups, "all": len(self.outcomes)}
+        index = {
+            "cells": names,
+            "endings": ENDINGS,
+            "rows": sorted(rows),
+            "groups": groups,
+            "all": len(self.outcomes),
+        }
         return {"index": index, "blocks": blocks, "held": len(rows), "all": len(self.outcomes)}
 
     def _written(self, store: Store, attempt: int, cell: StudyCell) -> str:
         stored = store.attempt(attempt)
         assert stored is not None, "its outcome was read from this store"
-        return rendered("packed.html", one=Transcript(cell, stored.attempt, attempt, stored.problem))
+        return rendered(
+            "packed.html", one=Transcript(cell, stored.attempt, attempt, stored.problem)
+        )
 
     def _wanted(self) -> Iterator[Iterable[Outcome]]:
         """The groups that want transcripts; those of one kind take turns."""
@@ -118,7 +136,9 @@ class Attempts:
         return (o for o in every if not group.ended or o.ended in group.ended)
 
     def _described(self, group: Group) -> dict[str, Any]:
-        """Return a group for the page's script, which finds its attempts by their cells and endings."""
+        """Return a group for the page's script, which finds its attempts by their cells and
+        endings.
+        """
         cells = self._cells_of(group)
         endings = [ENDINGS.index(ended) for ended in group.ended]
         total = sum(self._counts[n][e] for n in cells for e in endings or range(len(ENDINGS)))
@@ -129,7 +149,11 @@ class Attempts:
 
 def _data(value: Any) -> Iterator[Records]:
     """The rows of every table of a chart."""
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ()):
+    for key, inner in (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value if isinstance(value, list) else ())
+    ):
         if key == "datasets":
             yield from inner.values()
         elif key == "values" and all(isinstance(row, dict) for row in inner):

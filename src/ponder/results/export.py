@@ -1,11 +1,13 @@
-"""Writes a study's attempts for other programs: CSV, Parquet, JSONL, traces to train on, or a log for Inspect's viewer.
+"""Writes a study's attempts for other programs: CSV, Parquet, JSONL, traces to train on, or a log
+for Inspect's viewer.
 
-CSV and Parquet have one row per attempt with every column of `Outcome`, the answer that the task reads in the reply
-(`parsed`) and the right one (`gold`), and no texts; each setting that differs between cells of the study has a column
-of its own too, such as `task.mode`. JSONL has one line per turn with its texts, both answers, its details and, if the
-task judges turns, the turn's own grade; the model `replay` can answer from it. Traces are what `ponder score`,
-`ponder prepare reward` and the method `sft` read, with the problem, so that its task can check steps. An Inspect log
-has room for one model, so each model has one.
+CSV and Parquet have one row per attempt with every column of `Outcome`, the answer that the task
+reads in the reply (`parsed`) and the right one (`gold`), and no texts; each setting that differs
+between cells of the study has a column of its own too, such as `task.mode`. JSONL has one line per
+turn with its texts, both answers, its details and, if the task judges turns, the turn's own grade;
+the model `replay` can answer from it. Traces are what `ponder score`, `ponder prepare reward` and
+the method `sft` read, with the problem, so that its task can check steps. An Inspect log has room
+for one model, so each model has one.
 """
 
 from __future__ import annotations
@@ -26,7 +28,18 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 
 from ponder import __version__
-from ponder.core import Attempt, Cell, Completion, Grade, Outcome, Records, Request, Task, UserError, digest
+from ponder.core import (
+    Attempt,
+    Cell,
+    Completion,
+    Grade,
+    Outcome,
+    Records,
+    Request,
+    Task,
+    UserError,
+    digest,
+)
 from ponder.core.capabilities import Conversation, changes_weights, parse_turns, right_answer
 from ponder.core.wrapped import codec_name
 from ponder.results import document
@@ -40,7 +53,8 @@ from ponder.traces import Trace, trace_of
 if TYPE_CHECKING:
     from ponder.results.results import Results
 
-ENDINGS = {"inspect": "json", "traces": "traces.jsonl"}  # of files that aren't called after their format
+# of files that aren't called after their format
+ENDINGS = {"inspect": "json", "traces": "traces.jsonl"}
 # The columns of CSV and Parquet, with their types.
 COLUMNS: dict[str, type] = {
     "task": str,
@@ -75,14 +89,19 @@ BATCH = 1000  # rows of a Parquet file that are in memory together
 
 
 def write(results: Results, form: str, path: Path | None = None) -> tuple[list[Path], int]:
-    """Write the attempts and return the files and the number of attempts. The path `-` is standard output."""
+    """Write the attempts and return the files and the number of attempts.
+
+    The path `-` is standard output.
+    """
     with Store(results.store) as store:
         if not any(True for _ in store.outcomes(results.study.cells)):
             raise results.no_answers()
         return write_attempts(results.study, store, form, path)
 
 
-def write_attempts(study: Study, store: Store, form: str, path: Path | None) -> tuple[list[Path], int]:
+def write_attempts(
+    study: Study, store: Store, form: str, path: Path | None
+) -> tuple[list[Path], int]:
     """Write the attempts of an open store."""
     path = path or Path(f"{study.name}.{ENDINGS.get(form, form)}")
     try:
@@ -94,7 +113,9 @@ def write_attempts(study: Study, store: Store, form: str, path: Path | None) -> 
     except BrokenPipeError:  # the reader of standard output has enough
         raise
     except OSError as error:
-        raise UserError(f"can't write {path}: {error.strerror}", hint="name another file with -o") from None
+        raise UserError(
+            f"can't write {path}: {error.strerror}", hint="name another file with -o"
+        ) from None
 
 
 @contextmanager
@@ -108,13 +129,19 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def rows(study: Study, store: Store, columns: Mapping[str, type]) -> Iterator[dict[str, Any]]:
-    """Outcomes with plain values: what is a table or a list becomes JSON. `columns` are further ones, for settings."""
+    """Outcomes with plain values: what is a table or a list becomes JSON.
+
+    `columns` are further ones, for settings.
+    """
     for cell in study.cells:
         of_cell: dict[str, Any] = {}
         for outcome in store.outcomes([cell]):
             if not of_cell:
                 of_cell = {name: _json(value) for name, value in _settings(outcome.cell).items()}
-                of_cell |= {name: _as(kind, outcome.cell.settings.get(name)) for name, kind in columns.items()}
+                of_cell |= {
+                    name: _as(kind, outcome.cell.settings.get(name))
+                    for name, kind in columns.items()
+                }
             stored = store.attempt(outcome.attempt)
             answers = _answers(cell, stored.attempt) if stored else dict.fromkeys(ANSWERS)
             yield _plain_row(outcome) | answers | of_cell
@@ -123,8 +150,17 @@ def rows(study: Study, store: Store, columns: Mapping[str, type]) -> Iterator[di
 def _plain_row(outcome: Outcome) -> dict[str, Any]:
     """Return the columns of an attempt that are no settings."""
     label = outcome.label
-    of_cell: dict[str, Any] = {"task": label.task, "model": label.model, "base": label.base, "variant": label.variant}
-    of_cell |= {"size": outcome.size, "unit": outcome.cell.task.unit, "seeds": _json(outcome.cell.training_seeds)}
+    of_cell: dict[str, Any] = {
+        "task": label.task,
+        "model": label.model,
+        "base": label.base,
+        "variant": label.variant,
+    }
+    of_cell |= {
+        "size": outcome.size,
+        "unit": outcome.cell.task.unit,
+        "seeds": _json(outcome.cell.training_seeds),
+    }
     of_attempt = {name: getattr(outcome, name) for name in COLUMNS if hasattr(outcome, name)}
     of_attempt |= {"details": _json(outcome.details), "made": _json(outcome.made)}
     return of_attempt | of_cell
@@ -185,14 +221,17 @@ def _csv(study: Study, store: Store, path: Path) -> int:
 def csv_text(records: Records) -> str:
     """Return a table of a figure as the text of a CSV file."""
     text = io.StringIO()
-    rows = csv.DictWriter(text, document.columns(records), extrasaction="ignore", lineterminator="\n")
+    rows = csv.DictWriter(
+        text, document.columns(records), extrasaction="ignore", lineterminator="\n"
+    )
     rows.writeheader()
     rows.writerows(map(inert, records))
     return text.getvalue()
 
 
 def inert(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of a CSV file whose texts no spreadsheet runs: those that look like formulas get an apostrophe.
+    """Return a row of a CSV file whose texts no spreadsheet runs: those that look like formulas get
+    an apostrophe.
 
     Numbers stay as they are, also those written as text.
     """
@@ -213,7 +252,9 @@ def _parquet(study: Study, store: Store, path: Path) -> int:
     try:
         import polars
     except ModuleNotFoundError:
-        raise UserError("Parquet needs the package polars", hint="pip install 'ponder-lab[parquet]'") from None
+        raise UserError(
+            "Parquet needs the package polars", hint="pip install 'ponder-lab[parquet]'"
+        ) from None
     from polars.io.plugins import register_io_source
 
     kinds = {int: polars.Int64, float: polars.Float64, bool: polars.Boolean}
@@ -242,7 +283,12 @@ def _jsonl(study: Study, store: Store, path: Path) -> int:
     attempts = 0
     with _opened(path) as file:
         for cell in study.cells:
-            where = {"task": cell.label.task, "model": cell.label.model, "size": cell.size, **_encoded(cell)}
+            where = {
+                "task": cell.label.task,
+                "model": cell.label.model,
+                "size": cell.size,
+                **_encoded(cell),
+            }
             for done in store.attempts(cell):
                 attempts += 1
                 lines = (where | line for line in _turns(cell.task, done.attempt))
@@ -253,7 +299,9 @@ def _jsonl(study: Study, store: Store, path: Path) -> int:
 def _traces(study: Study, store: Store, path: Path) -> int:
     """One line per reply that has a text: question, thinking, answer, and what is known of them."""
     firsts = (next(iter(store.attempts(cell)), None) for cell in study.cells)
-    if several := next((done.cell for done in firsts if done and len(done.attempt.problem.turns) > 1), None):
+    if several := next(
+        (done.cell for done in firsts if done and len(done.attempt.problem.turns) > 1), None
+    ):
         what = f"{several.label.task} is asked in several turns, and a trace is one question with its answer"
         raise UserError(what, hint="--format jsonl has a line per turn")
     written = 0
@@ -272,13 +320,17 @@ def _trace(cell: StudyCell, attempt: Attempt) -> Trace:
     known = {"teacher": cell.label.model, "correct": attempt.correct, "gold": attempt.problem.gold}
     if all(map(changes_weights, cell.methods)):  # else the bill may be that of several replies
         known["tokens"] = reply.bill.thinking_tokens + reply.bill.answer_tokens
-    return trace_of(Request.first_turn(cell.task, attempt.problem), reply.thinking, reply.answer, codec, **known)
+    return trace_of(
+        Request.first_turn(cell.task, attempt.problem), reply.thinking, reply.answer, codec, **known
+    )
 
 
 def _turns(task: Task, attempt: Attempt) -> Iterator[dict[str, Any]]:
-    """The lines of an attempt. A task that judges its turns says which of them are right, and what it knows of each.
+    """The lines of an attempt. A task that judges its turns says which of them are right, and what
+    it knows of each.
 
-    The details of a turn are then what the model measured in it; else they are those of the attempt, as in CSV.
+    The details of a turn are then what the model measured in it; else they are those of the
+    attempt, as in CSV.
     """
     answers = [reply.answer for reply in attempt.completions]
     grades: Sequence[Grade] = ()
@@ -291,9 +343,21 @@ def _turns(task: Task, attempt: Attempt) -> Iterator[dict[str, Any]]:
     for turn, reply in enumerate(attempt.completions):
         which = {"problem": attempt.problem.id, "sample": attempt.sample, "turn": turn}
         own = _graded(grades[turn]) | {"attempt_correct": attempt.correct} if grades else {}
-        texts = {"prompt": attempt.problem.turns[turn], "thinking": reply.thinking, "answer": reply.answer}
+        texts = {
+            "prompt": attempt.problem.turns[turn],
+            "thinking": reply.thinking,
+            "answer": reply.answer,
+        }
         details = {"details": dict(reply.measures if grades else attempt.details)}
-        yield which | whole | own | texts | {"stop": reply.stop} | msgspec.to_builtins(reply.bill) | details
+        yield (
+            which
+            | whole
+            | own
+            | texts
+            | {"stop": reply.stop}
+            | msgspec.to_builtins(reply.bill)
+            | details
+        )
 
 
 def _graded(grade: Grade) -> dict[str, Any]:
@@ -302,7 +366,9 @@ def _graded(grade: Grade) -> dict[str, Any]:
 
 def _encoded(cell: StudyCell) -> dict[str, msgspec.Raw]:
     columns = _settings(cell).items()
-    return {name: msgspec.Raw(msgspec.json.encode(value, enc_hook=_plain)) for name, value in columns}
+    return {
+        name: msgspec.Raw(msgspec.json.encode(value, enc_hook=_plain)) for name, value in columns
+    }
 
 
 def _attempts(cells: Iterable[StudyCell], store: Store) -> Iterator[Done]:
@@ -347,7 +413,9 @@ def _inspect_log(study: Study, cells: list[StudyCell], store: Store, path: Path)
     """Version 2 of Inspect's JSON log. Failed attempts are no answers: they stay out."""
     with path.open("w", encoding="utf-8") as file:
         answers = [o for o in store.outcomes(cells) if o.answered]
-        file.write(f'{json.dumps(_inspect_head(study, cells, answers), default=str)[:-1]}, "samples": [')
+        file.write(
+            f'{json.dumps(_inspect_head(study, cells, answers), default=str)[:-1]}, "samples": ['
+        )
         separator = ""
         for done in _attempts(cells, store):
             if done.attempt.ended != "failed":
@@ -357,13 +425,19 @@ def _inspect_log(study: Study, cells: list[StudyCell], store: Store, path: Path)
     return len(answers)
 
 
-def _inspect_head(study: Study, cells: list[StudyCell], answers: Sequence[Outcome]) -> dict[str, Any]:
+def _inspect_head(
+    study: Study, cells: list[StudyCell], answers: Sequence[Outcome]
+) -> dict[str, Any]:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     model, samples, right = cells[0].label.model, len(answers), sum(o.correct for o in answers)
     used = [(o.prompt_tokens, o.thinking_tokens, o.answer_tokens) for o in answers]
-    usage = _usage(*(sum(column) for column in zip(*used, strict=True))) if used else _usage(0, 0, 0)
+    usage = (
+        _usage(*(sum(column) for column in zip(*used, strict=True))) if used else _usage(0, 0, 0)
+    )
     accuracy = {"name": "accuracy", "value": right / max(1, samples), "params": {}}
-    scores = [{"name": "ponder", "scorer": "ponder", "params": {}, "metrics": {"accuracy": accuracy}}]
+    scores = [
+        {"name": "ponder", "scorer": "ponder", "params": {}, "metrics": {"accuracy": accuracy}}
+    ]
     return {
         "version": 2,
         "status": "success",
@@ -420,7 +494,9 @@ def _usage(prompt: int, thinking: int, answer: int) -> dict[str, int]:
 
 
 def _inspect_messages(attempt: Attempt) -> list[dict[str, Any]]:
-    messages: list[dict[str, Any]] = [{"role": m.role, "content": m.content} for m in attempt.problem.opening()]
+    messages: list[dict[str, Any]] = [
+        {"role": m.role, "content": m.content} for m in attempt.problem.opening()
+    ]
     for asked, reply in zip(attempt.problem.turns, attempt.completions, strict=False):
         messages.append({"role": "user", "content": asked})
         messages.append({"role": "assistant", "content": _inspect_content(reply)})
@@ -430,4 +506,7 @@ def _inspect_messages(attempt: Attempt) -> list[dict[str, Any]]:
 def _inspect_content(reply: Completion) -> Any:
     if not reply.thinking:
         return reply.answer
-    return [{"type": "reasoning", "reasoning": reply.thinking}, {"type": "text", "text": reply.answer}]
+    return [
+        {"type": "reasoning", "reasoning": reply.thinking},
+        {"type": "text", "text": reply.answer},
+    ]

@@ -1,7 +1,9 @@
-"""Shows charts inline in a notebook, offline and live; Altair's own renderers load Vega from the network.
+"""Shows charts inline in a notebook, offline and live; Altair's own renderers load Vega from the
+network.
 
-Each output is a sandboxed frame that holds Vega, the chart and its picture: 1 MB more in the notebook file per chart.
-Beside it stands the PNG, for programs that show no HTML, such as nbconvert's PDF writer.
+Each output is a sandboxed frame that holds Vega, the chart and its picture: 1 MB more in the
+notebook file per chart. Beside it stands the PNG, for programs that show no HTML, such as
+nbconvert's PDF writer.
 """
 
 from __future__ import annotations
@@ -28,15 +30,20 @@ class Shown:
 
 
 def show(chart: Any) -> Shown:
-    """An Altair chart, such as `figure.draw(tables)`, for display in a notebook: offline, with tooltips and zoom."""
+    """An Altair chart, such as `figure.draw(tables)`, for display in a notebook: offline, with
+    tooltips and zoom.
+    """
     return Shown(chart)
 
 
 def renderer(spec: dict[str, Any], **_: Any) -> dict[str, str]:
-    """An Altair renderer: `altair.renderers.enable("ponder")` makes every chart of a notebook display this way."""
+    """An Altair renderer: `altair.renderers.enable("ponder")` makes every chart of a notebook
+    display this way.
+    """
     chart = draw("chart", spec)
     width, height = (length + MARGIN for length in chart.size)
     inside = escape(document("chart.html", title=chart.name, chart=chart))
-    inside = inside.encode("ascii", "xmlcharrefreplace").decode()  # the script's hash holds whatever the host's charset
+    # the script's hash holds whatever the host's charset
+    inside = inside.encode("ascii", "xmlcharrefreplace").decode()
     frame = f'<iframe sandbox="allow-scripts" width="{width}" height="{height}" frameborder="0" srcdoc="{inside}">'
     return {"text/html": f"{frame}</iframe>", "image/png": base64.b64encode(chart.png).decode()}

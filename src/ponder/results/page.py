@@ -1,7 +1,8 @@
-"""Writes a study's report: picture files and tables of each figure, and one self-contained HTML page.
+"""Writes a study's report: picture files and tables of each figure, and one self-contained HTML
+page.
 
-The page is the live page's, made once: charts, what they show in sentences, tables, and the transcripts behind the
-marks of the charts, as many as fit. It needs no server and no network.
+The page is the live page's, made once: charts, what they show in sentences, tables, and the
+transcripts behind the marks of the charts, as many as fit. It needs no server and no network.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 SCRIPTS = ("vega.js", "theme.js", "figures.js", "lists.js", "report.js", "chart.js")
 
 
-def report(results: Results, folder: Path, transcripts: float = MEGABYTES) -> tuple[list[Path], Coverage]:
+def report(
+    results: Results, folder: Path, transcripts: float = MEGABYTES
+) -> tuple[list[Path], Coverage]:
     """Write the report and return its files, the page first, and how much of the study it covers.
 
     `transcripts`: the megabytes that they may take inside the page.
@@ -44,16 +47,20 @@ def report(results: Results, folder: Path, transcripts: float = MEGABYTES) -> tu
     page = _place(folder)
     covered = results.coverage(outcomes)
     drawn = [draw_figure(name, figure, outcomes) for name, figure in results.figures.items()]
-    pictures = [figure.picture for figure in drawn]  # before charts are marked with the attempts behind them
+    # before charts are marked with the attempts behind them
+    pictures = [figure.picture for figure in drawn]
     attempts = Attempts(results.cells, outcomes)
     links = transcripts > 0
     shown = {
-        "figures": [_shown(*pair, attempts, leads=links) for pair in zip(drawn, pictures, strict=True)],
+        "figures": [
+            _shown(*pair, attempts, leads=links) for pair in zip(drawn, pictures, strict=True)
+        ],
         "models": _models(outcomes, attempts, leads=links),
         "adaptive": _notes(results.decisions),
     }
     with Store(results.store) as store:
-        shown["packed"] = attempts.packed(store, transcripts)  # after those that say what they lead to
+        # after those that say what they lead to
+        shown["packed"] = attempts.packed(store, transcripts)
         content = _page(results, store, outcomes, covered, shown)
     try:
         page.write_text(content, "utf-8")
@@ -62,7 +69,9 @@ def report(results: Results, folder: Path, transcripts: float = MEGABYTES) -> tu
             files += _write(figure, folder)
     except OSError as error:
         hint = "free some space, or name another folder: -o"
-        raise UserError(f"can't write the report to {folder}: {error.strerror}", hint=hint) from None
+        raise UserError(
+            f"can't write the report to {folder}: {error.strerror}", hint=hint
+        ) from None
     return files, covered
 
 
@@ -70,8 +79,14 @@ def _notes(found: Sequence[Decision]) -> list[str]:
     """What an adaptive run has found, for the head of the page."""
     if not found:
         return []
-    made, most = (sum(getattr(decision, name) for decision in found) for name in ("attempts", "at_most"))
-    valid = "Intervals of critical sizes" if found[0].of == "critical_size" else "The intervals in these sentences"
+    made, most = (
+        sum(getattr(decision, name) for decision in found) for name in ("attempts", "at_most")
+    )
+    valid = (
+        "Intervals of critical sizes"
+        if found[0].of == "critical_size"
+        else "The intervals in these sentences"
+    )
     return [
         f"Adaptive run: its results decided what to ask, {made:,} of the full plan's {count(most, 'attempt')}.",
         *(f"{decision.text}." for decision in found),
@@ -91,15 +106,28 @@ def _place(folder: Path) -> Path:
     return folder / "report.html"
 
 
-def _shown(figure: DrawnFigure, picture: Chart, attempts: Attempts, *, leads: bool) -> dict[str, Any]:
-    """Return a figure for the template: marks and rows lead to the attempts behind them, inside the file."""
+def _shown(
+    figure: DrawnFigure, picture: Chart, attempts: Attempts, *, leads: bool
+) -> dict[str, Any]:
+    """Return a figure for the template: marks and rows lead to the attempts behind them, inside the
+    file.
+    """
     attempts.add_figure(figure)
     figure = figure.first_rows()
     tables = []
     for (name, rows), length in zip((figure.tables or {}).items(), figure.lengths, strict=True):
         file = f"{figure.name}-{name}.csv"
         links = [attempts.link(row) if leads else "" for row in rows]
-        tables.append({"name": name, "rows": rows, "links": links, "length": length, "file": file, "download": ""})
+        tables.append(
+            {
+                "name": name,
+                "rows": rows,
+                "links": links,
+                "length": length,
+                "file": file,
+                "download": "",
+            }
+        )
     to = {"study": "", "groups": {}} if leads else None
     return {"figure": figure, "picture": picture, "tables": tables, "leads": to, "downloads": ()}
 
@@ -123,7 +151,13 @@ def _written(path: Path, content: bytes) -> Path:
     return path
 
 
-def _page(results: Results, store: Store, outcomes: Sequence[Outcome], covered: Coverage, shown: dict[str, Any]) -> str:
+def _page(
+    results: Results,
+    store: Store,
+    outcomes: Sequence[Outcome],
+    covered: Coverage,
+    shown: dict[str, Any],
+) -> str:
     study = results.study
     counted = Counter(o.counted_by for o in outcomes if o.answered)
     rows = endings(outcomes)
@@ -142,7 +176,9 @@ def _page(results: Results, store: Store, outcomes: Sequence[Outcome], covered: 
             "held_tokens": store.held_by_runs(study.name)[0],
             "currency": results.currency,
         },
-        tokens=sum(row[f"{kind}_tokens"] for row in rows for kind in ("prompt", "thinking", "answer")),
+        tokens=sum(
+            row[f"{kind}_tokens"] for row in rows for kind in ("prompt", "thinking", "answer")
+        ),
         incomplete=covered.text(),
         attempts=rows,
         file=file.read_text("utf-8-sig", "replace") if file.is_file() else "",
@@ -158,7 +194,11 @@ def _page(results: Results, store: Store, outcomes: Sequence[Outcome], covered: 
 def _versions() -> dict[str, str]:
     """What this report was made with."""
     names = ("altair", "vl-convert-python", "numpy")
-    return {"Ponder": __version__, "Python": platform.python_version(), **{name: version(name) for name in names}}
+    return {
+        "Ponder": __version__,
+        "Python": platform.python_version(),
+        **{name: version(name) for name in names},
+    }
 
 
 def _models(outcomes: Sequence[Outcome], attempts: Attempts, *, leads: bool) -> Records:

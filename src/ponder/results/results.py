@@ -1,6 +1,8 @@
-"""`ponder.Results`: what a store holds of a study, as tables, estimates, charts, transcripts, a report and exports.
+"""`ponder.Results`: what a store holds of a study, as tables, estimates, charts, transcripts, a
+report and exports.
 
-The notebook, the report, the live page, `ponder compare` and the exports all read a study through it.
+The notebook, the report, the live page, `ponder compare` and the exports all read a study through
+it.
 """
 
 from __future__ import annotations
@@ -46,13 +48,21 @@ class Coverage:
 
     @property
     def complete(self) -> bool:
-        return not self.failed and not self.searching and (self.asked is None or self.answered >= self.asked)
+        return (
+            not self.failed
+            and not self.searching
+            and (self.asked is None or self.answered >= self.asked)
+        )
 
     def text(self) -> str:
         """What is missing, as a sentence; "" if nothing is."""
         if self.complete:
             return ""
-        asked = "" if self.asked is None else f"{self.answered:,} of {count(self.asked, 'attempt')} answered"
+        asked = (
+            ""
+            if self.asked is None
+            else f"{self.answered:,} of {count(self.asked, 'attempt')} answered"
+        )
         failed = f"{count(self.failed, 'attempt')} failed" if self.failed else ""
         search = "a search has not ended" if self.searching else ""
         return f"incomplete: {'; '.join(part for part in (asked, failed, search) if part)}"
@@ -67,7 +77,9 @@ class Results:
 
     @cached_property
     def cells(self) -> Sequence[StudyCell]:
-        """The study's cells, with the problems that were asked of them, which an adaptive run decides."""
+        """The study's cells, with the problems that were asked of them, which an adaptive run
+        decides.
+        """
         if self.study.stop is None:
             return self.study.cells
         from ponder.run.adaptive import asked_cells  # imports NumPy
@@ -93,7 +105,10 @@ class Results:
 
     @cached_property
     def _voting_outcomes(self) -> list[Outcome]:
-        """The outcomes with a number for each answer, equal for equal ones. Slow: every answer is parsed."""
+        """The outcomes with a number for each answer, equal for equal ones.
+
+        Slow: every answer is parsed.
+        """
         with Store(self.store) as store:
             return with_ballots(store, self.cells)
 
@@ -106,10 +121,15 @@ class Results:
     def no_answers(self) -> UserError:
         """Return the error for a study without answers."""
         what = f"{self.store} has no answers to {self.study.name} with these settings"
-        return UserError(what, hint="run it first: ponder run STUDY", in_python="study.run() asks for them")
+        return UserError(
+            what, hint="run it first: ponder run STUDY", in_python="study.run() asks for them"
+        )
 
     def coverage(self, outcomes: Sequence[Outcome] | None = None) -> Coverage:
-        """Count the study's attempts that have an answer. `outcomes` are the study's, if they are read already."""
+        """Count the study's attempts that have an answer.
+
+        `outcomes` are the study's, if they are read already.
+        """
         covered = coverage(self.cells, self.outcomes if outcomes is None else outcomes)
         if all(decision.ended for decision in self.decisions):
             return covered
@@ -121,13 +141,20 @@ class Results:
         return currency(self.study.cells)
 
     def summary(self) -> Records:
-        """How the attempts of each model ended, by task if there are several, and the tokens they took."""
+        """How the attempts of each model ended, by task if there are several, and the tokens they
+        took.
+        """
         return endings(self.outcomes)
 
     def frame(self, library: Literal["", "pandas", "polars"] = "") -> Any:
-        """One row per attempt, with the columns of `ponder export`: a pandas data frame, or one of polars."""
+        """One row per attempt, with the columns of `ponder export`: a pandas data frame, or one of
+        polars.
+        """
         if library and library not in FRAMES:
-            raise UserError(f"a data frame is one of pandas or polars, not `{library}`", hint='results.frame("pandas")')
+            raise UserError(
+                f"a data frame is one of pandas or polars, not `{library}`",
+                hint='results.frame("pandas")',
+            )
         name: str = library or next((name for name in FRAMES if importlib.util.find_spec(name)), "")
         if not name or not importlib.util.find_spec(name):
             what = f"a data frame needs the package {library or 'pandas or polars'}"
@@ -150,17 +177,26 @@ class Results:
         return named
 
     def figure(self, name: str = "") -> Figure:
-        """Return the study's figure of this name, or its first; any other figure with its default settings."""
+        """Return the study's figure of this name, or its first; any other figure with its default
+        settings.
+        """
         if name in self.figures:
             return self.figures[name]
         if name:
-            return self._suited(build("figures", {"name": name}, f"figure `{name}`", self.study.folder))
+            return self._suited(
+                build("figures", {"name": name}, f"figure `{name}`", self.study.folder)
+            )
         if not self.figures:
-            raise UserError("this study names no figure", hint=f"name one: {', '.join(plugins.names('figures'))}")
+            raise UserError(
+                "this study names no figure",
+                hint=f"name one: {', '.join(plugins.names('figures'))}",
+            )
         return next(iter(self.figures.values()))
 
     def _suited(self, figure: Figure) -> Figure:
-        """Return a figure with intervals that are valid for an adaptive run, if it was one and the figure has them."""
+        """Return a figure with intervals that are valid for an adaptive run, if it was one and the
+        figure has them.
+        """
         adaptive_sizes = any(decision.of == "critical_size" for decision in self.decisions)
         has_intervals = any(field.name == "adaptive" for field in fields(figure))  # type: ignore[arg-type]
         if adaptive_sizes and has_intervals:
@@ -168,7 +204,9 @@ class Results:
         return figure
 
     def estimates(self, figure: str = "") -> Tables:
-        """The numbers that a figure is drawn from, with their intervals: tables by name, each a list of records."""
+        """The numbers that a figure is drawn from, with their intervals: tables by name, each a
+        list of records.
+        """
         return self._estimate(self.figure(figure))
 
     def _estimate(self, figure: Figure) -> Tables:
@@ -179,17 +217,27 @@ class Results:
         return self.figure(figure).findings(self.estimates(figure))
 
     def chart(self, figure: str = "") -> Any:
-        """A figure as an Altair chart. In a notebook it is displayed offline, with tooltips and zoom."""
+        """A figure as an Altair chart.
+
+        In a notebook it is displayed offline, with tooltips and zoom.
+        """
         if not any_answer(self.outcomes):
             raise self.no_answers()
         _show_charts_offline()
         return self.figure(figure).draw(self.estimates(figure))
 
-    def attempts(self, *, model: str = "", task: str = "", problem: Problem | str = "") -> Iterator[Transcript]:
-        """Attempts with their texts, in the order of the study. Models and tasks are named by their labels."""
+    def attempts(
+        self, *, model: str = "", task: str = "", problem: Problem | str = ""
+    ) -> Iterator[Transcript]:
+        """Attempts with their texts, in the order of the study.
+
+        Models and tasks are named by their labels.
+        """
         models = {cell.label.model for cell in self.study.cells}
         if model and model not in models:
-            raise UserError(f"this study has no model `{model}`", hint=plugins.nearest(model, models))
+            raise UserError(
+                f"this study has no model `{model}`", hint=plugins.nearest(model, models)
+            )
         tasks = {cell.label.task for cell in self.study.cells}
         if task and task not in tasks:
             raise UserError(f"this study has no task `{task}`", hint=plugins.nearest(task, tasks))
@@ -202,7 +250,12 @@ class Results:
                             yield Transcript(cell, done.attempt)
 
     def attempt(
-        self, problem: Problem | str = "", *, model: str = "", task: str = "", sample: int | None = None
+        self,
+        problem: Problem | str = "",
+        *,
+        model: str = "",
+        task: str = "",
+        sample: int | None = None,
     ) -> Transcript:
         """The first attempt at a problem (itself or its id), by a model, with its texts."""
         for transcript in self.attempts(model=model, task=task, problem=problem):
@@ -212,7 +265,9 @@ class Results:
         raise UserError("there is no such attempt", hint=hint)
 
     def report(self, folder: str | Path) -> Path:
-        """Write figures, tables and one HTML page into a folder, as `ponder report` does; returns the page's path."""
+        """Write figures, tables and one HTML page into a folder, as `ponder report` does; returns
+        the page's path.
+        """
         from ponder.results.page import report
 
         files, _ = report(self, Path(folder))
@@ -224,7 +279,10 @@ class Results:
             return f"{self.study.name}: no attempts in {self.store}"
         table = [columns(rows), *([shown_value(row.get(c)) for c in columns(rows)] for row in rows)]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = ("  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)) for row in table)
+        lines = (
+            "  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True))
+            for row in table
+        )
         return "\n".join(line.rstrip() for line in lines)
 
     def _repr_html_(self) -> str:
@@ -246,7 +304,9 @@ def any_answer(outcomes: Iterable[Outcome]) -> bool:
 
 
 def endings(outcomes: Sequence[Outcome]) -> Records:
-    """Count how the attempts of each model ended, by task if there are several, and the tokens they took."""
+    """Count how the attempts of each model ended, by task if there are several, and the tokens they
+    took.
+    """
     rows = []
     for names, group in by_model(outcomes).items():
         number = Counter(outcome.ended for outcome in group)
@@ -260,7 +320,9 @@ def endings(outcomes: Sequence[Outcome]) -> Records:
 
 
 def by_model(outcomes: Sequence[Outcome]) -> dict[tuple[tuple[str, str], ...], list[Outcome]]:
-    """Return the attempts of each model, by task if there are several: tasks are never pooled in silence."""
+    """Return the attempts of each model, by task if there are several: tasks are never pooled in
+    silence.
+    """
     models, tasks = model_labels(outcomes), task_labels(outcomes)
     groups: dict[tuple[tuple[str, str], ...], list[Outcome]] = {}
     for outcome in outcomes:
@@ -307,7 +369,8 @@ def _searching(cells: Sequence[StudyCell], outcomes: Sequence[Outcome]) -> bool:
 
 
 def _asked(cell: StudyCell, tried: int) -> int:
-    """The attempts of a cell. A small task may have fewer problems than the study wants, so they are counted.
+    """The attempts of a cell. A small task may have fewer problems than the study wants, so they
+    are counted.
 
     Unless all were tried: to make 20,000 problems of `execution` again takes 6 s.
     """
@@ -320,7 +383,10 @@ def _asked(cell: StudyCell, tried: int) -> int:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two models' answers to the same problems say. Differences are b less a, ratios b over a."""
+    """What two models' answers to the same problems say.
+
+    Differences are b less a, ratios b over a.
+    """
 
     findings: list[str]  # the verdict of each task, then the numbers behind it
     tables: Tables  # every number with its interval and p-value, by table
@@ -341,16 +407,21 @@ class Comparison:
 def compare(results: Results, a: str = "", b: str = "", *, margin: float = 0.03) -> Comparison:
     """Compare model b with model a, the reference, on the problems that both answered.
 
-    They are named by the labels of `results.summary()`, training seeds left out; a study of two models needs no names.
-    The verdict is better, worse, not worse by more than `margin`, or how many more problems would tell. The command
-    `ponder compare` does the same, also for two stores.
+    They are named by the labels of `results.summary()`, training seeds left out; a study of two
+    models needs no names. The verdict is better, worse, not worse by more than `margin`, or how
+    many more problems would tell. The command `ponder compare` does the same, also for two stores.
     """
     if not isinstance(results, Results):
-        raise UserError(f"results are compared, not {results!r:.60}", hint="ponder.compare(study.results(), a, b)")
+        raise UserError(
+            f"results are compared, not {results!r:.60}",
+            hint="ponder.compare(study.results(), a, b)",
+        )
     labels = variant_labels(results.outcomes).values()
     for label in (a, b):
         if label and label not in labels:
-            raise UserError(f"there are no attempts of a model `{label}`", hint=plugins.nearest(label, labels))
+            raise UserError(
+                f"there are no attempts of a model `{label}`", hint=plugins.nearest(label, labels)
+            )
     settings = {"name": "compare", "a": a, "b": b, "margin": margin}
     figure = build("figures", settings, "compare", results.study.folder)
     tables = figure.estimate(results.outcomes)
@@ -359,7 +430,10 @@ def compare(results: Results, a: str = "", b: str = "", *, margin: float = 0.03)
 
 def _html_table(rows: Records) -> str:
     head = "".join(f"<th>{escape(column.replace('_', ' '))}</th>" for column in columns(rows))
-    body = ("".join(f"<td>{escape(shown_value(row.get(c)))}</td>" for c in columns(rows)) for row in rows)
+    body = (
+        "".join(f"<td>{escape(shown_value(row.get(c)))}</td>" for c in columns(rows))
+        for row in rows
+    )
     return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in body)}</table>"
 
 

@@ -1,7 +1,8 @@
-"""`ponder.Study`: a study that runs itself, in a script, in a notebook, or in a program with an event loop.
+"""`ponder.Study`: a study that runs itself, in a script, in a notebook, or in a program with an
+event loop.
 
-The command line uses the same class. It lives here because a study's results can only be read above everything that
-makes them; what a study asks is `StudySpec`, which `store` and `run` take.
+The command line uses the same class. It lives here because a study's results can only be read above
+everything that makes them; what a study asks is `StudySpec`, which `store` and `run` take.
 """
 
 from __future__ import annotations
@@ -40,23 +41,35 @@ INTERNAL = {"name", "where", "folder"}  # what a study knows of its file
 class Study(StudySpec):
     """A study: tasks, models with their methods, and figures, as in a study file.
 
-    Each of them is a name, a table of settings, or a list of these:
-    `Study(task="chain_sum", model={"name": "oracle", "critical_size": 10}, figure="accuracy", problems=30)`.
-    A list inside a table is a sweep: `{"name": "chain_sum", "size": [2, 8, 32]}`. Where the docs or a hint say
-    `[[model]]`, the argument `model` is meant; other keys of a study file are arguments too: `samples=2`,
-    `max_tokens=2_000_000`.
+    Each of them is a name, a table of settings, or a list of these: `Study(task="chain_sum",
+    model={"name": "oracle", "critical_size": 10}, figure="accuracy", problems=30)`. A list inside a
+    table is a sweep: `{"name": "chain_sum", "size": [2, 8, 32]}`. Where the docs or a hint say
+    `[[model]]`, the argument `model` is meant; other keys of a study file are arguments too:
+    `samples=2`, `max_tokens=2_000_000`.
     """
 
     def __init__(
-        self, task: Given = (), model: Given = (), figure: Given = (), train: Given = (), **settings: Any
+        self,
+        task: Given = (),
+        model: Given = (),
+        figure: Given = (),
+        train: Given = (),
+        **settings: Any,
     ) -> None:
         hints = get_type_hints(StudySpec)
-        tables = {"task": _tables(task), "model": _tables(model), "figure": _tables(figure), "train": _tables(train)}
+        tables = {
+            "task": _tables(task),
+            "model": _tables(model),
+            "figure": _tables(figure),
+            "train": _tables(train),
+        }
         _check_arguments(settings, tables)
         for key, value in settings.items():
             if key not in INTERNAL:
                 convert(value, hints[key], f"study: {key}", Path())
-        super().__init__(tables["task"], tables["model"], tables["figure"], tables["train"], **settings)
+        super().__init__(
+            tables["task"], tables["model"], tables["figure"], tables["train"], **settings
+        )
         for kind in ("task", "model"):
             if not getattr(self, kind):
                 hint = f"{kind}= one of {', '.join(plugins.names(f'{kind}s'))}"
@@ -72,18 +85,22 @@ class Study(StudySpec):
         release_lost: bool = False,
         **changes: Any,
     ) -> Results:
-        """Ask whatever the study asks for and the store doesn't hold yet, and return all of its attempts.
+        """Ask whatever the study asks for and the store doesn't hold yet, and return all of its
+        attempts.
 
-        `changes` replace settings of the study for this run, such as `problems=20`. `jobs` models are made at once, in
-        as many processes; `ray="auto"` prepares and asks on a Ray cluster (docs/cluster.md). `release_lost` counts
-        calls as not billed that were in flight when earlier runs were killed. Interrupted, it waits for the calls in
-        progress, keeps what they answer, and raises KeyboardInterrupt; a second interrupt drops them. Run it again to
-        resume.
+        `changes` replace settings of the study for this run, such as `problems=20`. `jobs` models
+        are made at once, in as many processes; `ray="auto"` prepares and asks on a Ray cluster
+        (docs/cluster.md). `release_lost` counts calls as not billed that were in flight when
+        earlier runs were killed. Interrupted, it waits for the calls in progress, keeps what they
+        answer, and raises KeyboardInterrupt; a second interrupt drops them. Run it again to resume.
         """
         begun = _Begun()
         # In a thread, because a notebook's own thread already runs an event loop.
         with ThreadPoolExecutor(1, "ponder") as pool:
-            work = pool.submit(asyncio.run, self._run(Path(store), progress, changes, begun, jobs, ray, release_lost))
+            work = pool.submit(
+                asyncio.run,
+                self._run(Path(store), progress, changes, begun, jobs, ray, release_lost),
+            )
             try:
                 return work.result()
             except KeyboardInterrupt:
@@ -118,16 +135,22 @@ class Study(StudySpec):
         ray: str | None,
         release_lost: bool,
     ) -> Results:
-        _check_arguments(changes, {"task": self.task, "model": self.model, "figure": self.figure}, RUN_ARGUMENTS)
+        _check_arguments(
+            changes, {"task": self.task, "model": self.model, "figure": self.figure}, RUN_ARGUMENTS
+        )
         study = dataclasses.replace(self, **changes) if changes else self
         begun.loop, begun.stop = asyncio.get_running_loop(), Stop()
-        with open_session(study, store, _tell, jobs=jobs, ray=ray, release_lost=release_lost) as session:
+        with open_session(
+            study, store, _tell, jobs=jobs, ray=ray, release_lost=release_lost
+        ) as session:
             tally = session.tally
             await session.run(begun.stop, show_progress=progress and tally.planned > 0)
         if troubles := summary(tally):
             sys.stderr.write(f"{troubles}\n")
         if tally.failed:
-            sys.stderr.write(f"{count(tally.failed, 'attempt')} failed and left out; run again to retry\n")
+            sys.stderr.write(
+                f"{count(tally.failed, 'attempt')} failed and left out; run again to retry\n"
+            )
         return _results(study, store)
 
     def results(self, store: str | Path = STORE) -> Results:
@@ -141,7 +164,8 @@ class Study(StudySpec):
 
 
 def _results(study: Study, store: Path) -> Results:
-    from ponder.results.results import Results  # imports what draws and exports, which a run doesn't need
+    # imports what draws and exports, which a run doesn't need
+    from ponder.results.results import Results
 
     return Results(study, store)
 
@@ -163,8 +187,12 @@ class _Begun:
                 self.loop.call_soon_threadsafe(self.stop.on_signal, signal.SIGINT)
 
 
-def _check_arguments(given: Iterable[str], tables: Mapping[str, Sequence[Table]], also: Sequence[str] = ()) -> None:
-    """Raise `UserError` for a keyword argument that a study doesn't have; `also` are names to suggest."""
+def _check_arguments(
+    given: Iterable[str], tables: Mapping[str, Sequence[Table]], also: Sequence[str] = ()
+) -> None:
+    """Raise `UserError` for a keyword argument that a study doesn't have; `also` are names to
+    suggest.
+    """
     known = {field.name for field in dataclasses.fields(StudySpec)}
     for key in given:
         if key not in known:
@@ -178,13 +206,23 @@ def _tables(given: Given) -> list[Table]:
 
 
 def _table(given: str | type[Plugin] | Table) -> Table:
-    """A plugin's table. The name may be the class of a plugin, such as a function under `@ponder.task`."""
+    """A plugin's table.
+
+    The name may be the class of a plugin, such as a function under `@ponder.task`.
+    """
     if isinstance(given, type):
         return {"name": given.plugin_name()}
     if isinstance(given, str):
         return {"name": given}
     if not isinstance(given, Mapping):
         hint = "decorate a function with @ponder.task or @ponder.model" if callable(given) else ""
-        raise UserError(f"a task, model or figure is a name or a table of settings, not {given!r:.80}", hint=hint)
+        raise UserError(
+            f"a task, model or figure is a name or a table of settings, not {given!r:.80}",
+            hint=hint,
+        )
     name = given.get("name")
-    return {**given, "name": name.plugin_name()} if isinstance(name, type) and issubclass(name, Plugin) else given
+    return (
+        {**given, "name": name.plugin_name()}
+        if isinstance(name, type) and issubclass(name, Plugin)
+        else given
+    )

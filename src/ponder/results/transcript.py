@@ -1,6 +1,8 @@
-"""One attempt with its texts: what was asked, thought and answered, the grade and why, the bill, and the request.
+"""One attempt with its texts: what was asked, thought and answered, the grade and why, the bill,
+and the request.
 
-The pages and the report show it through their templates, a notebook and a terminal as it prints itself.
+The pages and the report show it through their templates, a notebook and a terminal as it prints
+itself.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ class Transcript:
         if not isinstance(task, Drawable):
             return []
         try:
-            return list(task.drawings(self.attempt.problem, [c.answer for c in self.attempt.completions]))
+            return list(
+                task.drawings(self.attempt.problem, [c.answer for c in self.attempt.completions])
+            )
         except Exception:  # a plugin's picture must not hide the transcript
             return []
 
@@ -122,7 +126,9 @@ class Transcript:
         """Yield every message with its kind: system, user, thinking or answer."""
         if self.attempt.problem.system:
             yield "system", self.attempt.problem.system
-        for question, reply in zip(self.attempt.problem.turns, self.attempt.completions, strict=False):
+        for question, reply in zip(
+            self.attempt.problem.turns, self.attempt.completions, strict=False
+        ):
             yield "user", question
             if reply.thinking:
                 yield "thinking", reply.thinking
@@ -146,7 +152,9 @@ class Transcript:
         return html
 
     def _past(self, turns: int) -> Iterator[Message]:
-        for asked, reply in zip(self.attempt.problem.turns[:turns], self.attempt.completions, strict=False):
+        for asked, reply in zip(
+            self.attempt.problem.turns[:turns], self.attempt.completions, strict=False
+        ):
             yield Message("user", asked)
             yield history_message(self.cell.task, self.cell.memory, reply)
 

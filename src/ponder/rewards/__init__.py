@@ -9,6 +9,7 @@
     for scores in scored(reward, traces):
         scores.steps, scores.trajectory, scores.total
 
-An adapter with weights says how a trace becomes tokens and at which token each step's score is read. `_weights` does
-the rest: it divides long traces into windows, batches them by length, and runs the model.
+An adapter with weights says how a trace becomes tokens and at which token each step's score is
+read. `_weights` does the rest: it divides long traces into windows, batches them by length, and
+runs the model.
 """

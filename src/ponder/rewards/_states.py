@@ -1,4 +1,6 @@
-"""Encodes texts as the mean of a language model's last hidden states, for `ponder.traces.similarity`."""
+"""Encodes texts as the mean of a language model's last hidden states, for
+`ponder.traces.similarity`.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,11 @@ def mean_states(id: str, device: str = "cpu", batch: int = 8192) -> Encoder:  # 
             if not longest:
                 continue
             with torch.inference_mode():
-                states = model(input_ids=rows.to(device), use_cache=False).last_hidden_state.float().cpu()
+                states = (
+                    model(input_ids=rows.to(device), use_cache=False)
+                    .last_hidden_state.float()
+                    .cpu()
+                )
             sums = (states * real[..., None]).sum(1) / real.sum(1, keepdim=True).clamp(min=1)
             means[batch_rows] = sums.numpy()
         return means

@@ -1,8 +1,8 @@
 """Scores steps by asking any model of Ponder to judge them.
 
-The rubric has the criteria of ReasonFlux-PRM's judge (soundness, consistency, progress); the paper's prompt isn't
-published, this one is ours. If a reply lacks a score from 0 to 1 for any step, the trace has no score, and the reason
-is counted.
+The rubric has the criteria of ReasonFlux-PRM's judge (soundness, consistency, progress); the
+paper's prompt isn't published, this one is ours. If a reply lacks a score from 0 to 1 for any step,
+the trace has no score, and the reason is counted.
 
     [reward]
     name  = "judge"
@@ -72,13 +72,16 @@ EARLIER = " Those before step {first} are shown for context; don't score them."
 class Judge(Reward, RatesEach, Asking):
     model: dict[str, Any]  # as in [[model]]: its name and settings
     window: int = 16_384  # tokens of question and steps per request, at four characters each
-    context: float = 0.25  # fraction of the window that repeats earlier steps, if a trace is longer than it
+    # fraction of the window that repeats earlier steps, if a trace is longer than it
+    context: float = 0.25
 
     example: ClassVar[dict[str, Any]] = {"model": {"name": "oracle"}}
 
     def __post_init__(self) -> None:
         if not 0 <= self.context <= 0.9 or self.window < 8:
-            raise UserError("context is a fraction from 0 to 0.9, and window a number of tokens, at least 8")
+            raise UserError(
+                "context is a fraction from 0 to 0.9, and window a number of tokens, at least 8"
+            )
         self._judge  # noqa: B018 raises if its settings are wrong
 
     @cached_property
@@ -99,7 +102,9 @@ class Judge(Reward, RatesEach, Asking):
     def limit(self, tokens: int) -> Spend:
         # Each request repeats the rubric and, after the first, a part of the steps before.
         requests = 1 + int(tokens / (self.window * (1 - self.context)))
-        one = self._judge.turn_limit(min(tokens, self.window) + len(RUBRIC)) or Spend(self.window, self.window, 1)
+        one = self._judge.turn_limit(min(tokens, self.window) + len(RUBRIC)) or Spend(
+            self.window, self.window, 1
+        )
         return one.times(requests)
 
     def ready(self) -> None:
@@ -110,39 +115,56 @@ class Judge(Reward, RatesEach, Asking):
         return [rated[n] for n in range(len(traces))]
 
     def rate_each(self, traces: Sequence[Steps]) -> Iterator[tuple[int, Scores]]:
-        # The loop runs only while the next reply is awaited, so that each score is there as soon as it is known.
+        # The loop runs only while the next reply is awaited, so that each score is there as soon as
+        # it is known.
         with asyncio.Runner() as runner, ExitStack() as stack:
             model = runner.run(_entered(self._build()))
             stack.callback(lambda: runner.run(model.__aexit__(None, None, None)))
             free = asyncio.Semaphore(model.concurrency)
             loop = runner.get_loop()
-            asked = {loop.create_task(self._one(trace, model, free)): n for n, trace in enumerate(traces)}
+            asked = {
+                loop.create_task(self._one(trace, model, free)): n for n, trace in enumerate(traces)
+            }
             stack.callback(lambda: runner.run(_cancelled(asked)))
             while asked:
                 done = runner.run(_some(asked))
-                for task in sorted(done, key=lambda task: task.exception() is not None):  # scores before any error
+                # scores before any error
+                for task in sorted(done, key=lambda task: task.exception() is not None):
                     error = task.exception()
                     yield asked.pop(task), task.result() if error is None else _why(error)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[AsyncScore]:
-        # A model of its own for each opening: one that is open belongs to one event loop, and is closed once.
+        # A model of its own for each opening: one that is open belongs to one event loop, and is
+        # closed once.
         async with self._build() as model:
             if isinstance(model, Served):
                 await model.reach()
             free = asyncio.Semaphore(model.concurrency)
 
             async def score(traces: Sequence[Steps], request: Request) -> list[Scores]:
-                asked = (self._one(trace, model, free, request) for trace in traces if trace.part(self.of))
+                asked = (
+                    self._one(trace, model, free, request)
+                    for trace in traces
+                    if trace.part(self.of)
+                )
                 replies = await asyncio.gather(*asked, return_exceptions=True)
-                rated = [_why(reply) if isinstance(reply, BaseException) else reply for reply in replies]
-                if failure := next((reply for reply in replies if isinstance(reply, ModelFailure)), None):
-                    raise ModelFailure(f"the judge: {failure}", sum((scores.bill for scores in rated), Bill()))
+                rated = [
+                    _why(reply) if isinstance(reply, BaseException) else reply for reply in replies
+                ]
+                if failure := next(
+                    (reply for reply in replies if isinstance(reply, ModelFailure)), None
+                ):
+                    raise ModelFailure(
+                        f"the judge: {failure}", sum((scores.bill for scores in rated), Bill())
+                    )
                 return with_totals(self, traces, rated)
 
             yield score
 
-    async def _one(self, trace: Steps, model: Model, free: asyncio.Semaphore, turn: Request | None = None) -> Scores:
+    async def _one(
+        self, trace: Steps, model: Model, free: asyncio.Semaphore, turn: Request | None = None
+    ) -> Scores:
         steps, bill = trace.part(self.of), Bill()
         scores, whole = list[float](), 0.0
         room = self.window - len(trace.question) // 4
@@ -152,7 +174,9 @@ class Judge(Reward, RatesEach, Asking):
         for first, new, last in spans(lengths, room, self.context * self.window):
             request = _request(trace, steps, first, new, last)
             if turn:
-                limit = (model.turn_limit(request.prompt_limit) or Spend(calls=1)).as_reward(model.prices)
+                limit = (model.turn_limit(request.prompt_limit) or Spend(calls=1)).as_reward(
+                    model.prices
+                )
                 request = replace(request, limit=limit, observer=turn.observer)
             try:
                 async with free:
@@ -216,8 +240,8 @@ def parse(text: str, steps: int) -> tuple[list[float], float]:
         try:
             value, end = json.JSONDecoder().raw_decode(text, brace.start())
         except json.JSONDecodeError as error:
-            # Limited, because each of a million braces could otherwise be read to the end. From the text's beginning,
-            # because the error counts the lines up to its place.
+            # Limited, because each of a million braces could otherwise be read to the end. From the
+            # text's beginning, because the error counts the lines up to its place.
             left -= error.pos
             if left < 0:
                 break
@@ -235,7 +259,12 @@ def parse(text: str, steps: int) -> tuple[list[float], float]:
 
 
 def _score(score: Any) -> float:
-    if isinstance(score, bool) or not isinstance(score, int | float) or math.isnan(score) or not 0 <= score <= 1:
+    if (
+        isinstance(score, bool)
+        or not isinstance(score, int | float)
+        or math.isnan(score)
+        or not 0 <= score <= 1
+    ):
         raise ValueError(f"{score!r:.40} is not a score from 0 to 1")
     return float(score)
 

@@ -1,10 +1,11 @@
 """Scores steps with their true labels, if the trace has them or its codec can check them.
 
-The first of these that applies: `tells`, a function given in Python; the trace's `labels`, one truth value or number
-from 0 to 1 per step; its `label`, the index of the first wrong step, or -1, as in ProcessBench; for a trace with
-`codec`, `task` and `problem`, the exact verdicts of that model's codec; and for other texts that state sums, on a
-problem of a task that checks them (`chain_sum`, `execution`), the task's verdicts. The trajectory's score is `correct`,
-if the trace has it.
+The first of these that applies: `tells`, a function given in Python; the trace's `labels`, one
+truth value or number from 0 to 1 per step; its `label`, the index of the first wrong step, or -1,
+as in ProcessBench; for a trace with `codec`, `task` and `problem`, the exact verdicts of that
+model's codec; and for other texts that state sums, on a problem of a task that checks them
+(`chain_sum`, `execution`), the task's verdicts. The trajectory's score is `correct`, if the trace
+has it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from ponder.core import CheckedSteps, Part, Problem, Request, Reward, Scores, St
 
 @dataclass(frozen=True, kw_only=True)
 class Oracle(Reward):
-    tells: Callable[[Steps], Sequence[float] | None] | None = field(default=None, compare=False)  # only from Python
+    # only from Python
+    tells: Callable[[Steps], Sequence[float] | None] | None = field(default=None, compare=False)
 
     def rate(self, traces: Sequence[Steps]) -> list[Scores]:
         return [self._one(trace) for trace in traces]
@@ -29,7 +31,11 @@ class Oracle(Reward):
         labels = (self.tells and self.tells(trace)) or given(trace, self.of)
         if labels is None:
             checkable = "problem" in trace.facts and "codec" not in trace.facts
-            return Scores(why="no labels, and no key `codec` to check it with" if checkable else "it has no labels")
+            return Scores(
+                why="no labels, and no key `codec` to check it with"
+                if checkable
+                else "it has no labels"
+            )
         try:
             steps = tuple(float(label) for label in labels)
         except (TypeError, ValueError):
@@ -60,5 +66,9 @@ def given(trace: Steps, of: Part = "all") -> Sequence[Any] | None:
         sound, stated = codec.sound(Request.first_turn(kind(), problem), trace.thinking, style), []
     correct = kind().grade(problem, "\n\n".join(trace.answer)).correct
     answer = [*stated[:-1], correct] if stated else [correct] * len(trace.answer)
-    parts: dict[Part, Sequence[Any]] = {"all": [*sound, *answer], "thinking": sound, "answer": answer}
+    parts: dict[Part, Sequence[Any]] = {
+        "all": [*sound, *answer],
+        "thinking": sound,
+        "answer": answer,
+    }
     return parts[of]

@@ -1,7 +1,9 @@
-"""Scores steps with Qwen2.5-Math-PRM: the probability that a step is right, read at a marker after it.
+"""Scores steps with Qwen2.5-Math-PRM: the probability that a step is right, read at a marker after
+it.
 
-Zhang et al. 2025 (arXiv 2501.07301). The head, two linear layers on Qwen2's hidden states with two classes, is built
-here, so that no remote code from the model's repository runs. A marker inside a text is read as ordinary text.
+Zhang et al. 2025 (arXiv 2501.07301). The head, two linear layers on Qwen2's hidden states with two
+classes, is built here, so that no remote code from the model's repository runs. A marker inside a
+text is read as ordinary text.
 """
 
 from __future__ import annotations
@@ -52,13 +54,21 @@ def two_classes(reward: Weighted) -> tuple[Any, Callable[[Tensor], Tensor]]:
     return network.model, lambda hidden: network.score(hidden).float().softmax(-1)[:, 1]
 
 
-def marked(tokenizer: SafeTokenizer, traces: Sequence[tuple[str, Sequence[str]]], system: str) -> list[Reading]:
+def marked(
+    tokenizer: SafeTokenizer, traces: Sequence[tuple[str, Sequence[str]]], system: str
+) -> list[Reading]:
     """Questions and steps in the chat template, with a marker after each step."""
     first = [("system", system)] if system else []
-    before, between, after = (tokenizer.control(p) for p in tokenizer.around(*first, ("user", ""), ("assistant", "")))
+    before, between, after = (
+        tokenizer.control(p) for p in tokenizer.around(*first, ("user", ""), ("assistant", ""))
+    )
     marker = tokenizer.token(MARKER)
-    texts = iter(tokenizer.plain([text for question, steps in traces for text in (question, *steps)]))
+    texts = iter(
+        tokenizer.plain([text for question, steps in traces for text in (question, *steps)])
+    )
     return [
-        Reading([*before, *next(texts), *between], [[*next(texts), marker] for _ in steps], tail=after)
+        Reading(
+            [*before, *next(texts), *between], [[*next(texts), marker] for _ in steps], tail=after
+        )
         for _, steps in traces
     ]

@@ -1,10 +1,13 @@
 """Scores steps and the trajectory with ReasonFlux-PRM.
 
-Zou et al. 2025 (arXiv 2506.18896), in both published forms; the smaller one has a `reward_head.pt` beside its weights.
+Zou et al. 2025 (arXiv 2506.18896), in both published forms; the smaller one has a `reward_head.pt`
+beside its weights.
 
-- 7B has the format of Qwen2.5-Math-PRM. The published code never computes the trajectory's score that the paper adds;
+- 7B has the format of Qwen2.5-Math-PRM. The published code never computes the trajectory's score
+  that the paper adds;
   here it is the score of the whole trace as a single step.
-- 1.5B has one linear layer, read at the last token of question and trace as plain text. A step's score is that of the
+- 1.5B has one linear layer, read at the last token of question and trace as plain text. A step's
+  score is that of the
   trace up to it, and the trajectory's score that of the whole trace.
 """
 
@@ -37,7 +40,12 @@ class Reasonflux(Weighted):
     def _head(self) -> str | None:
         from transformers.utils.hub import cached_file
 
-        path = cached_file(self.id, HEAD, revision=self.revision or None, _raise_exceptions_for_missing_entries=False)
+        path = cached_file(
+            self.id,
+            HEAD,
+            revision=self.revision or None,
+            _raise_exceptions_for_missing_entries=False,
+        )
         return None if path is None else str(path)
 
     def network(self, tokenizer: SafeTokenizer) -> tuple[Any, Callable[[Tensor], Tensor]]:  # noqa: ARG002 not needed
@@ -54,21 +62,32 @@ class Reasonflux(Weighted):
 
     def read(self, tokenizer: SafeTokenizer, traces: Sequence[Steps]) -> list[Reading]:
         split = [(t.question, t.part(self.of)) for t in traces]
-        return marked(tokenizer, split, self.system) if self._head is None else _prefixes(tokenizer, split)
+        return (
+            marked(tokenizer, split, self.system)
+            if self._head is None
+            else _prefixes(tokenizer, split)
+        )
 
     def whole(self, tokenizer: SafeTokenizer, traces: Sequence[Steps]) -> list[Reading]:
         if self._head is not None:
             return []
-        return marked(tokenizer, [(t.question, [GAP.join(t.part(self.of))]) for t in traces], self.system)
+        return marked(
+            tokenizer, [(t.question, [GAP.join(t.part(self.of))]) for t in traces], self.system
+        )
 
     def rate_each(self, traces: Sequence[Steps]) -> Iterator[tuple[int, Scores]]:
         for n, scores in super().rate_each(traces):
-            ends = self._head is not None and scores.steps  # the last step's score is that of the whole trace
+            # the last step's score is that of the whole trace
+            ends = self._head is not None and scores.steps
             yield n, replace(scores, trajectory=scores.steps[-1]) if ends else scores
 
 
-def _prefixes(tokenizer: SafeTokenizer, traces: Sequence[tuple[str, Sequence[str]]]) -> list[Reading]:
-    """Question and steps as one plain text, each step read at the token that contains its last character."""
+def _prefixes(
+    tokenizer: SafeTokenizer, traces: Sequence[tuple[str, Sequence[str]]]
+) -> list[Reading]:
+    """Question and steps as one plain text, each step read at the token that contains its last
+    character.
+    """
     texts = [question + GAP.join(steps) for question, steps in traces]
     ends = []
     for question, steps in traces:

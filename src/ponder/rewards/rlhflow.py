@@ -1,7 +1,8 @@
 """Scores steps with RLHFlow's PRM: the user sends one step per turn, and the model replies + or -.
 
-Xiong et al. 2024 (RLHFlow/Llama3.1-8B-PRM-*). A step's score is the probability of `+` against `-` at the start of the
-model's turn. As published, all earlier turns contain `+`, whatever their scores were.
+Xiong et al. 2024 (RLHFlow/Llama3.1-8B-PRM-*). A step's score is the probability of `+` against `-`
+at the start of the model's turn. As published, all earlier turns contain `+`, whatever their scores
+were.
 """
 
 from __future__ import annotations
@@ -25,10 +26,14 @@ class Rlhflow(Weighted):
 
     def read(self, tokenizer: SafeTokenizer, traces: Sequence[Steps]) -> list[Reading]:
         turns = ("user", ""), ("assistant", "")
-        user, model, again, _, end = (tokenizer.control(part) for part in tokenizer.around(*turns, *turns))
+        user, model, again, _, end = (
+            tokenizer.control(part) for part in tokenizer.around(*turns, *turns)
+        )
         good = tokenizer.token(GOOD)
         split = [(t.question, *t.part(self.of)) for t in traces]
-        texts = iter(tokenizer.plain([text for question, *steps in split for text in (question, *steps)]))
+        texts = iter(
+            tokenizer.plain([text for question, *steps in split for text in (question, *steps)])
+        )
         # The first step of a row follows the question in the same turn.
         firsts = iter(tokenizer.plain([f" {step}" for _, *steps in split for step in steps]))
         return [

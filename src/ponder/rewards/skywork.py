@@ -1,9 +1,10 @@
 """Scores steps with Skywork-o1-Open-PRM: a value at the line break after each step.
 
-Skywork o1 team 2024. The head on Qwen2's hidden states is built here, in the form that the checkpoint's file holds: one
-linear layer (`v_head.summary`, as the weights are published), or two with a ReLU between them (`score.0` and `score.2`,
-as the `Qwen2ForRewardModel` that their config names). The model was trained with one step per line, so line breaks
-within a paragraph look to it like ends of steps; only those that end a step of the trace are read.
+Skywork o1 team 2024. The head on Qwen2's hidden states is built here, in the form that the
+checkpoint's file holds: one linear layer (`v_head.summary`, as the weights are published), or two
+with a ReLU between them (`score.0` and `score.2`, as the `Qwen2ForRewardModel` that their config
+names). The model was trained with one step per line, so line breaks within a paragraph look to it
+like ends of steps; only those that end a step of the trace are read.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ from ponder.rewards._weights import Reading, SafeTokenizer, Weighted
 if TYPE_CHECKING:
     from torch import Tensor
 
-FILES = ("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin")
+FILES = (
+    "model.safetensors.index.json",
+    "model.safetensors",
+    "pytorch_model.bin.index.json",
+    "pytorch_model.bin",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +41,8 @@ class Skywork(Weighted):
             what = f"{self.id} has neither of Skywork's heads, `v_head.summary` and `score.0` with `score.2`"
             others = ", ".join(sorted(n for n in names if not n.startswith(("model.", "lm_head."))))
             raise UserError(
-                what, hint=f"beside the language model it has {others or 'no weights'}: ponder list rewards"
+                what,
+                hint=f"beside the language model it has {others or 'no weights'}: ponder list rewards",
             )
 
         class Network(Qwen2PreTrainedModel):
@@ -48,7 +55,9 @@ class Skywork(Weighted):
                 if value_head:
                     self.v_head = nn.ModuleDict({"summary": nn.Linear(width, 1)})
                 else:
-                    self.score = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
+                    self.score = nn.Sequential(
+                        nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1)
+                    )
                 self.post_init()  # type: ignore[no-untyped-call]
 
         network = self.load(Network)
@@ -60,15 +69,22 @@ class Skywork(Weighted):
         start = [] if begin is None else [begin]
         split = [(t.question + "\n", *t.part(self.of)) for t in traces]
         texts = iter(tokenizer.plain([text for trace in split for text in trace]))
-        return [Reading([*start, *next(texts)], [[*next(texts), line] for _ in steps]) for _, *steps in split]
+        return [
+            Reading([*start, *next(texts)], [[*next(texts), line] for _ in steps])
+            for _, *steps in split
+        ]
 
 
 def tensor_names(id: str, revision: str = "") -> frozenset[str]:  # noqa: A002 the name in every reward
-    """Return the names in the file that transformers would load, without loading it; empty if there is none."""
+    """Return the names in the file that transformers would load, without loading it; empty if there
+    is none.
+    """
     from transformers.utils.hub import cached_file
 
     for name in FILES:
-        path = cached_file(id, name, revision=revision or None, _raise_exceptions_for_missing_entries=False)
+        path = cached_file(
+            id, name, revision=revision or None, _raise_exceptions_for_missing_entries=False
+        )
         if path is not None:
             return frozenset(_names(Path(path)))
     return frozenset()

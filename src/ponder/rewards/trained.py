@@ -1,14 +1,16 @@
 """Scores with a reward that Ponder trained, or trains one on samples of the model that it scores.
 
-With `id` it is the reward in that folder, which `ponder prepare reward` or `ponder prepare own_reward` wrote. Without,
-a method that picks samples (`best_of`) first draws samples of its own model on training problems, labels them with the
-task, and trains on them. A reward learns to tell apart what it was trained on, so one that was trained on other models'
-errors may not see those of yours.
+With `id` it is the reward in that folder, which `ponder prepare reward` or `ponder prepare
+own_reward` wrote. Without, a method that picks samples (`best_of`) first draws samples of its own
+model on training problems, labels them with the task, and trains on them. A reward learns to tell
+apart what it was trained on, so one that was trained on other models' errors may not see those of
+yours.
 
     reward = { name = "trained", problems = 550, n = 8 }
 
-Labels come from the task: whether the answer is right and, if the model's codec can check steps, whether each step is.
-Duplicates are dropped; no problem that the study asks is trained on. The weights to start from are the model's own.
+Labels come from the task: whether the answer is right and, if the model's codec can check steps,
+whether each step is. Duplicates are dropped; no problem that the study asks is trained on. The
+weights to start from are the model's own.
 """
 
 from __future__ import annotations
@@ -24,18 +26,24 @@ from ponder.models import read_card
 from ponder.rewards._weights import Weighted
 
 VERSION = 1  # raise it when the same settings train another reward
-UNUSED = ("aggregate", "alpha", "training")  # settings that don't change what is learned, or that are told apart below
+# settings that don't change what is learned, or that are told apart below
+UNUSED = ("aggregate", "alpha", "training")
 NOT_LEARNED = ("launch", "processes")  # settings of the training that don't either
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trained(Weighted):
-    id: str = ""  # a folder with a trained reward; if not given, one is trained on samples of the model that is scored
-    start: str = ""  # then: the language model to train, a folder or org/name; if not given, that model's weights
-    sampler: Model | None = None  # draws the samples instead: for example the same weights behind an endpoint
+    # a folder with a trained reward; if not given, one is trained on samples of the model that is
+    # scored
+    id: str = ""
+    # then: the language model to train, a folder or org/name; if not given, that model's weights
+    start: str = ""
+    # draws the samples instead: for example the same weights behind an endpoint
+    sampler: Model | None = None
     problems: int = 550  # to sample
     n: int = 8  # samples per problem
-    training: dict[str, Any] = field(default_factory=dict)  # its settings, as for `ponder prepare reward --set`
+    # its settings, as for `ponder prepare reward --set`
+    training: dict[str, Any] = field(default_factory=dict)
 
     example: ClassVar[dict[str, Any]] = {"id": "folder-of-weights"}
 
@@ -50,7 +58,9 @@ class Trained(Weighted):
     def title(self) -> str:
         return super().title() if self.id else "own-sample reward"
 
-    def trained_on(self, train_on: Sequence[TrainingProblems], cut: str, seed: int) -> dict[str, Any]:
+    def trained_on(
+        self, train_on: Sequence[TrainingProblems], cut: str, seed: int
+    ) -> dict[str, Any]:
         """What identifies the reward that is trained on a model's own samples, besides that model."""
         own = {name: value for name, value in self.identity().items() if name not in UNUSED}
         training = {name: value for name, value in self.training.items() if name not in NOT_LEARNED}
@@ -86,15 +96,19 @@ class Trained(Weighted):
 
     @cached_property
     def _reader(self) -> Weighted | None:
-        """The reward that reads these weights' own tokens, if their card names a model with such a reward."""
+        """The reward that reads these weights' own tokens, if their card names a model with such a
+        reward.
+        """
         card = read_card(Path(self.id)) if Path(self.id).is_dir() else {}
         return reader(self, self.id, str(card.get("name", ""))) if card else None
 
 
 def reader(reward: Trained, weights: str, codec: str) -> Weighted | None:
-    """The reward plugin named like a codec, with these weights and the settings of this reward; None if there is none.
+    """The reward plugin named like a codec, with these weights and the settings of this reward;
+    None if there is none.
 
-    Weights that read and write through a codec have no use for plain text: their reward reads the codec's tokens.
+    Weights that read and write through a codec have no use for plain text: their reward reads the
+    codec's tokens.
     """
     if codec not in plugins.names("rewards"):
         return None

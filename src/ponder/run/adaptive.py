@@ -1,9 +1,11 @@
-"""Adaptive runs: asks in rounds, where attempts still inform, and ends when the study's question is answered.
+"""Adaptive runs: asks in rounds, where attempts still inform, and ends when the study's question is
+answered.
 
-A trial is one question (the critical size of a model, the best of several variants) with its design, from `stats`. Each
-round is decided by the answers to the first problems of each cell, as many as the rounds before asked for. So the
-decisions are repeated exactly from the store, by a run that resumes, by `plan` and by the report; and attempts that the
-store holds beyond them, from a full run, change nothing.
+A trial is one question (the critical size of a model, the best of several variants) with its
+design, from `stats`. Each round is decided by the answers to the first problems of each cell, as
+many as the rounds before asked for. So the decisions are repeated exactly from the store, by a run
+that resumes, by `plan` and by the report; and attempts that the store holds beyond them, from a
+full run, change nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ ACROSS = ("best", "frontier", "difference")  # questions that compare models
 
 
 class Round(NamedTuple):
-    """What a round asks: cells with as many problems as they should have by its end, and the attempts that lack."""
+    """What a round asks: cells with as many problems as they should have by its end, and the
+    attempts that lack.
+    """
 
     cells: list[StudyCell]
     attempts: int
@@ -46,7 +50,10 @@ class Round(NamedTuple):
 
 @dataclass(frozen=True)
 class Trial:
-    """A question with its design. An arm is a size of a ladder, or a variant with all its sizes and training seeds."""
+    """A question with its design.
+
+    An arm is a size of a ladder, or a variant with all its sizes and training seeds.
+    """
 
     question: Question
     title: str
@@ -59,7 +66,10 @@ class Trial:
         return self.question in ACROSS
 
     def rounds(self, store: Store) -> Iterator[Round]:
-        """What to ask next, until the design ends. If a round leaves something unasked, the run is at its end."""
+        """What to ask next, until the design ends.
+
+        If a round leaves something unasked, the run is at its end.
+        """
         counts, read = [0] * len(self.arms), _reader(store)
         while any(more := self.design.next(self.scores(read, counts))):
             counts = [n + m for n, m in zip(counts, more, strict=True)]
@@ -80,10 +90,13 @@ class Trial:
 
     def asked(self, counts: Sequence[int]) -> list[StudyCell]:
         """The cells of the arms with so many problems each."""
-        return [cell.first(n) for arm, n in zip(self.arms, counts, strict=True) for cell in arm if n]
+        return [
+            cell.first(n) for arm, n in zip(self.arms, counts, strict=True) for cell in arm if n
+        ]
 
     def scores(self, read: Reader, counts: Sequence[int]) -> list[Floats]:
-        """By arm: the accuracy on each of its first problems, the mean of its tasks, sizes and training seeds.
+        """By arm: the accuracy on each of its first problems, the mean of its tasks, sizes and
+        training seeds.
 
         For the frontier, with the mean output tokens in a second column.
         """
@@ -113,7 +126,9 @@ def _reader(store: Store) -> Reader:
         if cell.key not in known:
             results = store.results(cell)
             ranked = enumerate(cell.order)
-            known[cell.key] = {rank: results[position] for rank, position in ranked if position in results}
+            known[cell.key] = {
+                rank: results[position] for rank, position in ranked if position in results
+            }
         return known[cell.key]
 
     return read
@@ -145,7 +160,9 @@ def trials(study: StudySpec) -> list[Trial]:
         if len(counts := {cell.count for cell in cells}) > 1:
             what = f"its tasks have different numbers of problems: {', '.join(map(str, sorted(counts)))}"
             raise UserError(
-                what, where=Location(study.where, "stop"), hint="set `problems` to the smallest, or remove `stop`"
+                what,
+                where=Location(study.where, "stop"),
+                hint="set `problems` to the smallest, or remove `stop`",
             )
         arms = contestants(cells)
         design = _across(question, stopping, max(cell.count for cell in cells))
@@ -159,7 +176,11 @@ def _across(question: Question, stopping: Stopping, problems: int) -> Design:
     if question == "best":
         return Best(problems, stopping.margin)
     # With both keys, the margin is the smallest difference that matters.
-    return Paired(problems, effect=stopping.margin) if stopping.decide else Paired(problems, stopping.margin)
+    return (
+        Paired(problems, effect=stopping.margin)
+        if stopping.decide
+        else Paired(problems, stopping.margin)
+    )
 
 
 def _within(question: Question, stopping: Stopping, cells: Sequence[StudyCell]) -> Iterator[Trial]:
@@ -203,14 +224,22 @@ def decisions(study: StudySpec, store: Store) -> list[Decision]:
         text, estimate = _verdict(trial, trial.scores(_reader(store), counts))
         made = sum(cell.quota.samples * (cell.quota.problems or 0) for cell in trial.asked(counts))
         most = sum(cell.quota.samples * cell.count for arm in trial.arms for cell in arm)
-        found.append(Decision(trial.question, text if ended else "undecided so far", estimate, ended, made, most))
+        found.append(
+            Decision(
+                trial.question, text if ended else "undecided so far", estimate, ended, made, most
+            )
+        )
     return found
 
 
 def asked_cells(study: StudySpec, store: Store) -> tuple[StudyCell, ...]:
-    """The cells of a study with the problems that its designs asked, without those that they left out."""
+    """The cells of a study with the problems that its designs asked, without those that they left
+    out.
+    """
     fixed = [cell for cell in study.cells if not cell.quota.adaptive]
-    return tuple(fixed + [cell for trial in trials(study) for cell in trial.asked(trial.replay(store)[0])])
+    return tuple(
+        fixed + [cell for trial in trials(study) for cell in trial.asked(trial.replay(store)[0])]
+    )
 
 
 def open_cells(study: StudySpec, store: Store | None) -> set[bytes]:
@@ -232,15 +261,25 @@ def describe(study: StudySpec) -> str:
     question, margin = found[0].question, stopping.margin
     points = "" if margin is None else f"{100 * margin:g} points"
     if question == "critical_size":
-        goal = "as precisely as the full ladder" if margin is None else f"to within {100 * margin:g} %"
+        goal = (
+            "as precisely as the full ladder" if margin is None else f"to within {100 * margin:g} %"
+        )
         return f"the critical size of {_listed([trial.title for trial in found])}, {goal}"
     if question == "best":
-        goal = "until one is clearly the best" if margin is None else f"to pick one within {points} of the best"
+        goal = (
+            "until one is clearly the best"
+            if margin is None
+            else f"to pick one within {points} of the best"
+        )
         return f"the best of {len(found[0].arms)} ({_listed(found[0].names)}), {goal}"
     if question == "frontier":
         return f"which of {len(found[0].arms)} are on the frontier of accuracy and tokens"
     if question == "difference":
-        goal = f"to within {points}" if not stopping.decide else f"until it is clear{points and f' ({points} matter)'}"
+        goal = (
+            f"to within {points}"
+            if not stopping.decide
+            else f"until it is clear{points and f' ({points} matter)'}"
+        )
         return f"the difference between {found[0].names[0]} and {found[0].names[1]}, {goal}"
     return f"the accuracy of each cell, to within {points}"
 
@@ -250,14 +289,23 @@ def _verdict(trial: Trial, scores: Sequence[Floats]) -> tuple[str, Estimate | No
     design: Any = trial.design
     if trial.question == "critical_size":
         size = design.estimate(scores)
-        return f"{trial.title}: accuracy falls below 50 % at {_span(size)} {trial.arms[0][0].task.unit}".rstrip(), size
+        return (
+            f"{trial.title}: accuracy falls below 50 % at {_span(size)} {trial.arms[0][0].task.unit}".rstrip(),
+            size,
+        )
     if trial.question == "best":
         return _best(trial, design, scores)
     if trial.question == "frontier":
         left = design.left(scores)
-        names, gone = ([name for name, keep in zip(trial.names, left, strict=True) if keep == k] for k in (True, False))
+        names, gone = (
+            [name for name, keep in zip(trial.names, left, strict=True) if keep == k]
+            for k in (True, False)
+        )
         others = f"; dominated: {', '.join(gone)}" if gone else ""
-        return f"{len(names)} of {len(scores)} may be on the frontier: {', '.join(names)}{others}", None
+        return (
+            f"{len(names)} of {len(scores)} may be on the frontier: {', '.join(names)}{others}",
+            None,
+        )
     if trial.question == "difference":
         apart, why = design.difference(scores), design.why(scores)
         first, second = trial.names
@@ -270,7 +318,10 @@ def _verdict(trial: Trial, scores: Sequence[Floats]) -> tuple[str, Estimate | No
         }[why]
         return f"{first} minus {second}: {_points(apart)}; {said}", apart
     known = sum(design.next([score]) == [0] and len(score) < design.problems for score in scores)
-    return f"{trial.title}: {known} of {count(len(scores), 'cell')} known to within the margin", None
+    return (
+        f"{trial.title}: {known} of {count(len(scores), 'cell')} known to within the margin",
+        None,
+    )
 
 
 def _best(trial: Trial, design: Best, scores: Sequence[Floats]) -> tuple[str, Estimate | None]:
@@ -279,12 +330,22 @@ def _best(trial: Trial, design: Best, scores: Sequence[Floats]) -> tuple[str, Es
     top = left[0]
     if len(left) > 1:
         names = _listed([trial.names[k] for k in left], 6)
-        return f"{len(left)} of {len(scores)} may be the best, and all problems were asked: {names}", None
+        return (
+            f"{len(left)} of {len(scores)} may be the best, and all problems were asked: {names}",
+            None,
+        )
     others = [k for k in range(len(scores)) if k != top]
     next_best = max(others, key=lambda k: (len(scores[k]), means[k], -k))  # of those dropped last
     lead = design.lead(scores, top, next_best)
-    word = "the best" if design.margin is None else f"within {100 * design.margin:g} points of the best"
-    return f"{trial.names[top]} is {word}: ahead of {trial.names[next_best]} by {_points(lead)}", lead
+    word = (
+        "the best"
+        if design.margin is None
+        else f"within {100 * design.margin:g} points of the best"
+    )
+    return (
+        f"{trial.names[top]} is {word}: ahead of {trial.names[next_best]} by {_points(lead)}",
+        lead,
+    )
 
 
 def _listed(names: Sequence[str], most: int = 3) -> str:
@@ -294,7 +355,10 @@ def _listed(names: Sequence[str], most: int = 3) -> str:
 def _span(found: Estimate) -> str:
     if math.isnan(found.value):
         return f"more than {number(found.low)}" if found.low else f"less than {number(found.high)}"
-    low, high = number(found.low) if found.low else "–", number(found.high) if math.isfinite(found.high) else "–"
+    low, high = (
+        number(found.low) if found.low else "–",
+        number(found.high) if math.isfinite(found.high) else "–",
+    )
     return f"{number(found.value)} [{low}, {high}]"
 
 

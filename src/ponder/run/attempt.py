@@ -1,4 +1,6 @@
-"""Makes one attempt: asks every turn under the study's caps, stores each reply as it arrives, and grades the whole."""
+"""Makes one attempt: asks every turn under the study's caps, stores each reply as it arrives, and
+grades the whole.
+"""
 
 from __future__ import annotations
 
@@ -81,11 +83,14 @@ class Run:
 async def ask(model: Model, job: Job, run: Run) -> Attempt | None:
     """Make one attempt.
 
-    None if the run stops between two turns, or if a cap leaves no room: a conversation can be resumed.
+    None if the run stops between two turns, or if a cap leaves no room: a conversation can be
+    resumed.
     """
     turns = len(job.problem.turns)
     server = job.cell.model.server()
-    claim = run.ledger.open(model.prices, job.kind, server=server, turns=turns, resumed=bool(job.begun))
+    claim = run.ledger.open(
+        model.prices, job.kind, server=server, turns=turns, resumed=bool(job.begun)
+    )
     attempt: Attempt | None = None
     try:
         attempt = await _ask(model, job, run, claim)
@@ -106,16 +111,32 @@ async def _ask(model: Model, job: Job, run: Run, claim: Claim) -> Attempt | None
         else:
             messages = (*problem.opening(), *cell.memory.visible(past), asked)
             request = Request(
-                cell.task, problem, messages, cell.attempt_seed(problem, job.sample, turn), job.sample, turn
+                cell.task,
+                problem,
+                messages,
+                cell.attempt_seed(problem, job.sample, turn),
+                job.sample,
+                turn,
             )
             try:
-                completion = await _call(model, cell, request, token_limit(messages, tokens), run, claim)
+                completion = await _call(
+                    model, cell, request, token_limit(messages, tokens), run, claim
+                )
             except UserError:
                 raise
             except Exception as error:  # a plugin that crashes has not answered either
-                why = str(error) if isinstance(error, ModelFailure) else f"{type(error).__name__}: {error}"
+                why = (
+                    str(error)
+                    if isinstance(error, ModelFailure)
+                    else f"{type(error).__name__}: {error}"
+                )
                 failed = Attempt(
-                    problem, job.sample, "failed", encodable(why[:LONGEST_REASON]), tuple(replies), problem.facts
+                    problem,
+                    job.sample,
+                    "failed",
+                    encodable(why[:LONGEST_REASON]),
+                    tuple(replies),
+                    problem.facts,
                 )
                 await run.writer.put(Done(cell, job.position, failed, stored=len(replies)))
                 return failed
@@ -130,13 +151,17 @@ async def _ask(model: Model, job: Job, run: Run, claim: Claim) -> Attempt | None
         billed = replies[-1].bill.thinking_tokens + replies[-1].bill.answer_tokens
         tokens[reply] = billed if cell.reply_limit is None else min(billed, cell.reply_limit)
         if not last:
-            # It is stored by now. Hundreds of turns of thinking, times the concurrency, would fill the memory.
+            # It is stored by now. Hundreds of turns of thinking, times the concurrency, would fill
+            # the memory.
             replies[-1] = replace(replies[-1], thinking="")
     return await _grade(job, replace(attempt, completions=tuple(replies)), run)
 
 
 async def _grade(job: Job, attempt: Attempt, run: Run) -> Attempt:
-    """Grade the attempt and store the grade. A grader that raises ends the run; the replies are kept, to be graded."""
+    """Grade the attempt and store the grade.
+
+    A grader that raises ends the run; the replies are kept, to be graded.
+    """
     task, stored = job.cell.task, max(len(job.begun), len(attempt.completions) - 1)
     try:
         slow = grades_slowly(task, (reply.answer for reply in attempt.completions))
@@ -153,7 +178,9 @@ async def _grade(job: Job, attempt: Attempt, run: Run) -> Attempt:
 async def _call(
     model: Model, cell: StudyCell, request: Request, prompt_tokens: int, run: Run, claim: Claim
 ) -> Completion | None:
-    """One turn, once the caps have room for all that it may take; None if they never will, or the run stops."""
+    """One turn, once the caps have room for all that it may take; None if they never will, or the
+    run stops.
+    """
     limit = cell.turn_limit(prompt_tokens, None)
     if not await run.ledger.reserve(claim, limit):
         return None
@@ -161,7 +188,8 @@ async def _call(
     bill: Bill | None = None
     try:
         if run.ledger.limited:
-            await run.writer.flush()  # what it may take is on record before it is sent, should the process be killed
+            # what it may take is on record before it is sent, should the process be killed
+            await run.writer.flush()
         if run.stop.asked:
             return None
         watched = replace(request, observer=sent)
@@ -182,7 +210,9 @@ async def _call(
 
 
 class _Sent(Observer):
-    """The calls of one turn that were sent and are not settled: what the server may have billed of it, at most."""
+    """The calls of one turn that were sent and are not settled: what the server may have billed of
+    it, at most.
+    """
 
     def __init__(self, run: Run, claim: Claim, model: Model) -> None:
         self._run, self._claim, self._model = run, claim, model
@@ -215,11 +245,19 @@ class _Sent(Observer):
         self._run.tally.warn(text)
 
     def _limit(self, request: Request) -> Spend:
-        return request.limit or self._model.turn_limit(request.prompt_limit, request.budget) or Spend(calls=1)
+        return (
+            request.limit
+            or self._model.turn_limit(request.prompt_limit, request.budget)
+            or Spend(calls=1)
+        )
 
     def lose(self, limit: Spend | None) -> None:
-        """The turn ended without a bill. What was sent may have been billed; on this machine nothing is."""
-        reported = isinstance(self._model, Served) or not self._model.server()  # then only a judge's calls are open
+        """The turn ended without a bill.
+
+        What was sent may have been billed; on this machine nothing is.
+        """
+        # then only a judge's calls are open
+        reported = isinstance(self._model, Served) or not self._model.server()
         gone = self._open if reported else limit or Spend(calls=1)
         if gone.calls:
             self._run.ledger.lose(self._claim, gone)

@@ -1,15 +1,17 @@
 """Keeps a run's spending under the study's caps.
 
-A cap is a reservation. A call in progress is counted at the most that it may take, its prompt and its whole budget,
-until its bill arrives. Before a call starts, this must fit under the cap together with everything spent and everything
-in progress. So a run never spends more than the cap, at any concurrency. A try that gave no answer, but that the server
-may have billed (a timeout, a lost connection), counts as spent, at the most that it may have taken.
+A cap is a reservation. A call in progress is counted at the most that it may take, its prompt and
+its whole budget, until its bill arrives. Before a call starts, this must fit under the cap together
+with everything spent and everything in progress. So a run never spends more than the cap, at any
+concurrency. A try that gave no answer, but that the server may have billed (a timeout, a lost
+connection), counts as spent, at the most that it may have taken.
 
-This holds only if servers keep to the budget they are sent. A bill above it stops the run, and until the first bill of
-a server is seen, only one call to it is in progress.
+This holds only if servers keep to the budget they are sent. A bill above it stops the run, and
+until the first bill of a server is seen, only one call to it is in progress.
 
-Conversations are reserved turn by turn. So that a cap doesn't leave a hundred of them half finished, a new one starts
-only if there is room for the rest of those in progress too, at what finished ones took on average.
+Conversations are reserved turn by turn. So that a cap doesn't leave a hundred of them half
+finished, a new one starts only if there is room for the rest of those in progress too, at what
+finished ones took on average.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ class Money(NamedTuple):
 
 
 NOTHING = Money()
-# How much longer a prompt may be than its bound before the bill is wrong: chat templates differ. Never of a reply.
+# How much longer a prompt may be than its bound before the bill is wrong: chat templates differ.
+# Never of a reply.
 PROMPT_TOLERANCE = 1.25
 MOST = 2**62  # tokens, where only money has a cap
 
@@ -58,16 +61,22 @@ def priced(bill: Bill, prices: Prices | None) -> Money:
 
 
 def priced_at_most(spend: Spend | None, prices: Prices | None) -> Money:
-    """The most that a call may take. A call without a limit counts as nothing: `check` refuses a cap on those."""
+    """The most that a call may take.
+
+    A call without a limit counts as nothing: `check` refuses a cap on those.
+    """
     if spend is None:
         return NOTHING
     return Money(
-        spend.tokens + spend.reward_tokens, (prices.cost_at_most(spend) if prices else 0.0) + spend.reward_cost
+        spend.tokens + spend.reward_tokens,
+        (prices.cost_at_most(spend) if prices else 0.0) + spend.reward_cost,
     )
 
 
 def overbilled(bill: Bill, limit: Spend | None) -> str:
-    """Return what a bill has more than its call may take; "" if it is within the limit, or there is none."""
+    """Return what a bill has more than its call may take; "" if it is within the limit, or there is
+    none.
+    """
     if limit is None:
         return ""
     completion = bill.thinking_tokens + bill.answer_tokens + bill.slack.completion_tokens
@@ -76,7 +85,10 @@ def overbilled(bill: Bill, limit: Spend | None) -> str:
     if bill.prompt_tokens > PROMPT_TOLERANCE * limit.prompt_tokens:
         return f"a prompt was billed {bill.prompt_tokens:,} tokens, where it has at most {limit.prompt_tokens:,}"
     reward = bill.reward_prompt_tokens + bill.reward_completion_tokens
-    if reward > PROMPT_TOLERANCE * limit.reward_tokens or bill.reward_cost > PROMPT_TOLERANCE * limit.reward_cost:
+    if (
+        reward > PROMPT_TOLERANCE * limit.reward_tokens
+        or bill.reward_cost > PROMPT_TOLERANCE * limit.reward_cost
+    ):
         return f"a reward was billed {reward:,} tokens, where it may take {limit.reward_tokens:,}"
     return ""
 
@@ -89,9 +101,11 @@ class Claim:
     server: str = ""  # which bills the calls; "" for a model on this machine
     limit: Spend | None = None  # the most that the call in progress may take
     first: bool = False  # whether it is the server's first call, during which others wait
-    forecast: Money | None = NOTHING  # what the attempt will take in all; None: none of its kind has ended yet
+    # what the attempt will take in all; None: none of its kind has ended yet
+    forecast: Money | None = NOTHING
     turns: int = 1
-    guessed: bool = False  # whether the forecast is only that all turns may take as much as the first
+    # whether the forecast is only that all turns may take as much as the first
+    guessed: bool = False
     spent: Money = NOTHING
     held: Money = NOTHING  # the call in progress, at most
     preparing: bool = False  # whether it is a call of a preparation, such as a teacher's sample
@@ -122,9 +136,11 @@ class Ledger:
     _outstanding: Money = NOTHING  # the calls in progress, and the rest of the conversations
     calls: int = 0  # in progress
     _waiting: deque[tuple[Claim, Money, asyncio.Future[bool]]] = field(default_factory=deque)
-    _ended: dict[Hashable, tuple[int, Money]] = field(default_factory=dict)  # conversations: how many, and their sum
+    # conversations: how many, and their sum
+    _ended: dict[Hashable, tuple[int, Money]] = field(default_factory=dict)
     _billed: set[str] = field(default_factory=set)  # servers of which a bill has been seen
-    _first_calls: dict[str, list[asyncio.Future[None]]] = field(default_factory=dict)  # by server: who waits for it
+    # by server: who waits for it
+    _first_calls: dict[str, list[asyncio.Future[None]]] = field(default_factory=dict)
 
     @property
     def limited(self) -> bool:
@@ -138,11 +154,14 @@ class Ledger:
     def recorded(self) -> Recorded:
         """Return what the store should say of this run now.
 
-        Under a cap, calls in progress are held: if the process is killed, nobody will know whether they were billed.
+        Under a cap, calls in progress are held: if the process is killed, nobody will know whether
+        they were billed.
         """
         held = self.held if self.limited else NOTHING
         answered = self.spent.tokens - self.lost.tokens
-        return Recorded(answered, self.spent.cost, self.lost.tokens, held.tokens, max(0.0, held.cost))
+        return Recorded(
+            answered, self.spent.cost, self.lost.tokens, held.tokens, max(0.0, held.cost)
+        )
 
     def open(
         self,
@@ -154,19 +173,28 @@ class Ledger:
         resumed: bool = False,
         preparing: bool = False,
     ) -> Claim:
-        """A claim for one attempt. `kind` says which conversations take about the same; None: a single turn."""
+        """A claim for one attempt.
+
+        `kind` says which conversations take about the same; None: a single turn.
+        """
         ended, total = self._ended.get(kind, (0, NOTHING))
         mean = Money(total.tokens // ended, total.cost / ended) if ended else None
         forecast = NOTHING if kind is None else mean
-        return Claim(prices, server, forecast=forecast, turns=turns, begun=resumed, preparing=preparing)
+        return Claim(
+            prices, server, forecast=forecast, turns=turns, begun=resumed, preparing=preparing
+        )
 
     def left(self) -> Money | None:
-        """Return what the caps leave beside everything spent and in progress; None if there is no cap."""
+        """Return what the caps leave beside everything spent and in progress; None if there is no
+        cap.
+        """
         if not self.limited:
             return None
         used = self.before.plus(self.spent).plus(self._outstanding)
         tokens = MOST if self.max_tokens is None else max(0, self.max_tokens - used.tokens)
-        return Money(tokens, math.inf if self.max_cost is None else max(0.0, self.max_cost - used.cost))
+        return Money(
+            tokens, math.inf if self.max_cost is None else max(0.0, self.max_cost - used.cost)
+        )
 
     def hold(self, claim: Claim, amount: Money) -> None:
         """Hold an amount that fits under the caps, for calls that another process pays."""
@@ -179,7 +207,9 @@ class Ledger:
         self.close(claim)
 
     async def reserve(self, claim: Claim, call: Spend | None) -> bool:
-        """Wait until the most that a call may take fits under the caps; False if there is no room for it."""
+        """Wait until the most that a call may take fits under the caps; False if there is no room
+        for it.
+        """
         claim.limit = call
         await self._after_first_call(claim)
         granted = False
@@ -191,7 +221,9 @@ class Ledger:
         return granted
 
     async def _after_first_call(self, claim: Claim) -> None:
-        """Wait while a server's first call is in progress: until its bill is seen, nobody knows how it bills."""
+        """Wait while a server's first call is in progress: until its bill is seen, nobody knows how
+        it bills.
+        """
         if not self.limited or not claim.server:
             return
         while claim.server in self._first_calls:
@@ -215,7 +247,10 @@ class Ledger:
         if self.overbilled:
             return False
         if claim.forecast is None:
-            claim.forecast, claim.guessed = Money(wanted.tokens * claim.turns, wanted.cost * claim.turns), True
+            claim.forecast, claim.guessed = (
+                Money(wanted.tokens * claim.turns, wanted.cost * claim.turns),
+                True,
+            )
         if (not self._waiting or claim.begun) and self._fits(claim, wanted):
             self._grant(claim, wanted)
             return True
@@ -224,7 +259,9 @@ class Ledger:
             return False
         granted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         # A conversation in progress goes before a new attempt.
-        (self._waiting.appendleft if claim.begun else self._waiting.append)((claim, wanted, granted))
+        (self._waiting.appendleft if claim.begun else self._waiting.append)(
+            (claim, wanted, granted)
+        )
         return await granted
 
     def _grant(self, claim: Claim, wanted: Money) -> None:
@@ -241,8 +278,8 @@ class Ledger:
         if not self.limited:
             return True
         if not self.calls and (claim.begun or claim.guessed):
-            # Nothing is in progress: what others may still take must not stop a conversation that has room for a turn,
-            # nor a guess the first one, which will tell what one takes.
+            # Nothing is in progress: what others may still take must not stop a conversation that
+            # has room for a turn, nor a guess the first one, which will tell what one takes.
             return self._under(wanted)
         others = self._outstanding.minus(claim.counted)
         return self._under(others.plus(claim.outstanding(wanted)))
@@ -315,7 +352,10 @@ class Ledger:
         self._serve()
 
     def _serve(self) -> None:
-        """Grant what fits now to those that wait, in their order. If nothing is in progress, nothing more will fit."""
+        """Grant what fits now to those that wait, in their order.
+
+        If nothing is in progress, nothing more will fit.
+        """
         while self._waiting:
             claim, wanted, granted = self._waiting[0]
             if not granted.done() and not self.overbilled and self._fits(claim, wanted):
@@ -348,19 +388,28 @@ def _check_caps(cells: Iterable[StudyCell], key: str) -> None:
     for cell in {cell.model_key: cell for cell in cells}.values():
         if cell.turn_limit(0, None) is None:
             what = f"{key} can't be kept: a reply of `{cell.label.model}` has no limit"
-            hint, in_python = "give its [[model]] a `budget`, in completion tokens", 'model={…, "budget": 4096}'
+            hint, in_python = (
+                "give its [[model]] a `budget`, in completion tokens",
+                'model={…, "budget": 4096}',
+            )
             raise UserError(what, hint=hint, in_python=in_python)
         others = [*cell.asks(), *cell.prepared_by()]
         for other in others:
             if other.turn_limit(0) is None:
-                what = (
-                    f"{key} can't be kept: a reply of `{other.title()}`, which `{cell.label.model}` asks, has no limit"
+                what = f"{key} can't be kept: a reply of `{other.title()}`, which `{cell.label.model}` asks, has no limit"
+                raise UserError(
+                    what,
+                    hint="give it a `budget`, in completion tokens: model = { …, budget = 4096 }",
                 )
-                raise UserError(what, hint="give it a `budget`, in completion tokens: model = { …, budget = 4096 }")
-        for model, name in ((cell.model, cell.label.model), *((other, other.title()) for other in others)):
+        for model, name in (
+            (cell.model, cell.label.model),
+            *((other, other.title()) for other in others),
+        ):
             if key == "max_cost" and model.prices is None and model.server():
                 what = f"max_cost can't be kept: `{name}` has no prices"
-                hint = "prices = { input = 0.5, output = 2.0 }, per million tokens, in its [[model]]"
+                hint = (
+                    "prices = { input = 0.5, output = 2.0 }, per million tokens, in its [[model]]"
+                )
                 in_python = 'model={…, "prices": {"input": 0.5, "output": 2.0}}, per million tokens'
                 raise UserError(what, hint=hint, in_python=in_python)
 
@@ -382,7 +431,9 @@ def currencies(cells: Iterable[StudyCell]) -> set[str]:
 
 
 def opened_ledger(study: StudySpec, store: Store) -> Ledger:
-    """Return a ledger under the study's caps, with what earlier runs of it have spent if they count."""
+    """Return a ledger under the study's caps, with what earlier runs of it have spent if they
+    count.
+    """
     if study.cap_per == "run":
         return Ledger(study.max_tokens, study.max_cost)
     before, held = Money(*store.spent_by_runs(study.name)), Money(*store.held_by_runs(study.name))

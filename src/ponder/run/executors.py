@@ -1,8 +1,9 @@
 """Where a run's heavy work is done: preparations, such as training, and models that hold weights.
 
-By default both are done in the run's own process. `--jobs N` makes preparations in N processes of this machine, `--ray`
-prepares and asks on a Ray cluster. How it is done is an option of a command, not a key of the study, because the same
-study runs on a laptop and on a cluster; what a model needs there, `ray = { gpus = 4 }`, is a key of its [[model]].
+By default both are done in the run's own process. `--jobs N` makes preparations in N processes of
+this machine, `--ray` prepares and asks on a Ray cluster. How it is done is an option of a command,
+not a key of the study, because the same study runs on a laptop and on a cluster; what a model needs
+there, `ray = { gpus = 4 }`, is a key of its [[model]].
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ class Executor(Protocol):
     jobs: int | None  # preparations made at once; None: as many as there is room for
 
     async def make(
-        self, method: Method, model: Model, needs: Resources, report: Report, allowance: Money | None = None
+        self,
+        method: Method,
+        model: Model,
+        needs: Resources,
+        report: Report,
+        allowance: Money | None = None,
     ) -> None:
         """Make what a method needs for a model, within an allowance; None: without a cap.
 
@@ -42,8 +48,12 @@ class Executor(Protocol):
 
 
 @contextmanager
-def executing(cells: Sequence[StudyCell], ray: str | None = None, jobs: int = 1) -> Iterator[Executor | None]:
-    """Yield the executor that options name, open while the block runs; None: everything happens in this process."""
+def executing(
+    cells: Sequence[StudyCell], ray: str | None = None, jobs: int = 1
+) -> Iterator[Executor | None]:
+    """Yield the executor that options name, open while the block runs; None: everything happens in
+    this process.
+    """
     if jobs < 1:
         raise UserError(f"jobs must be at least 1, not {jobs}")
     if ray is not None:

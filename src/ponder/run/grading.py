@@ -15,10 +15,14 @@ IMPORT_AGAIN = "`ponder import LOG --scorer NAME` takes another scorer of the lo
 
 
 def graded(task: Task, attempt: Attempt) -> Attempt:
-    """The attempt with its grade. A truncated attempt is wrong: the user paid for it and got nothing."""
+    """The attempt with its grade.
+
+    A truncated attempt is wrong: the user paid for it and got nothing.
+    """
     grade = grade_turns(task, attempt.problem, [c.answer for c in attempt.completions])
     truncated = any(c.stop == "length" for c in attempt.completions)
-    # A server that says why it gave no answer knows better than the grader. Of a stored attempt, its reason tells.
+    # A server that says why it gave no answer knows better than the grader. Of a stored attempt,
+    # its reason tells.
     noted = attempt.completions[-1].note or (attempt.why if attempt.why in NOTES else "")
     why = noted if grade.parsed is None else ""
     ended: Ended = "right" if grade.correct else "wrong"
@@ -37,16 +41,21 @@ def _measured(turns: Sequence[Completion]) -> dict[str, float]:
 
 
 def grade_again(study: StudySpec, store: Store) -> int:
-    """Grade the stored answers of a study again with the current graders; returns how many grades changed."""
+    """Grade the stored answers of a study again with the current graders; returns how many grades
+    changed.
+    """
     changed = 0
     cells = [cell for cell in study.cells if not isinstance(cell.task, FromLog)]
     if not cells:
-        raise UserError("these attempts were graded by the program whose log they come from", hint=IMPORT_AGAIN)
+        raise UserError(
+            "these attempts were graded by the program whose log they come from", hint=IMPORT_AGAIN
+        )
     for cell in cells:
         changes = [
             done._replace(attempt=new)
             for done in store.attempts(cell)
-            if done.attempt.ended != "failed" and (new := graded(cell.task, done.attempt)) != done.attempt
+            if done.attempt.ended != "failed"
+            and (new := graded(cell.task, done.attempt)) != done.attempt
         ]
         store.regrade(changes)
         changed += len(changes)

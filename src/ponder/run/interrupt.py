@@ -1,7 +1,8 @@
 """Stops a run early without losing what was paid for.
 
-Asked once (Ctrl-C, SIGTERM or SIGHUP), a run starts nothing new and gives the calls in progress `grace` seconds to be
-answered. Asked twice, or when the time is over, it drops them. Either way, everything that was answered is stored.
+Asked once (Ctrl-C, SIGTERM or SIGHUP), a run starts nothing new and gives the calls in progress
+`grace` seconds to be answered. Asked twice, or when the time is over, it drops them. Either way,
+everything that was answered is stored.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 GRACE = 30.0  # seconds
-SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+SIGNALS = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
 
 
 class Stopped(Exception):
@@ -49,7 +52,10 @@ class Stop:
 
     @contextlib.contextmanager
     def on_signals(self) -> Iterator[None]:
-        """Listen for signals while the block runs. Where that isn't possible, in a thread, they act as usual."""
+        """Listen for signals while the block runs.
+
+        Where that isn't possible, in a thread, they act as usual.
+        """
         loop = asyncio.get_running_loop()
         installed = []
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):

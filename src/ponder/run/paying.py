@@ -1,8 +1,9 @@
 """Pays for what preparations ask of models, from the ledger of the run or of `ponder prepare`.
 
-In the run's own process each call of a preparation is reserved in the run's ledger, like the turn of an attempt.
-Another process (`--jobs`, `--ray`) can't see that ledger: it is given an allowance, all of which counts as in progress,
-and has a ledger of its own under it. At its end the run counts what was spent.
+In the run's own process each call of a preparation is reserved in the run's ledger, like the turn
+of an attempt. Another process (`--jobs`, `--ray`) can't see that ledger: it is given an allowance,
+all of which counts as in progress, and has a ledger of its own under it. At its end the run counts
+what was spent.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class LedgerTill:
     """Pays from a ledger in the same event loop."""
 
     ledger: Ledger
-    record: Callable[[], Awaitable[None]] = _unrecorded  # puts on record what is held, before a call is sent
+    # puts on record what is held, before a call is sent
+    record: Callable[[], Awaitable[None]] = _unrecorded
     on_retry: Callable[[Retry], None] = _unheard
     _claims: dict[int, Claim] = field(default_factory=dict)
 
@@ -84,7 +86,9 @@ class LedgerTill:
 
     def account(self) -> Account:
         ledger = self.ledger
-        return Account(ledger.spent, ledger.lost, ledger.lost_calls, ledger.refused, ledger.overbilled)
+        return Account(
+            ledger.spent, ledger.lost, ledger.lost_calls, ledger.refused, ledger.overbilled
+        )
 
 
 @dataclass
@@ -97,7 +101,9 @@ class LoopTill:
     async def reserve(
         self, call: int, model: str, limit: Spend | None, prices: Prices | None, server: str = ""
     ) -> bool:
-        reserved = asyncio.run_coroutine_threadsafe(self.till.reserve(call, model, limit, prices, server), self.loop)
+        reserved = asyncio.run_coroutine_threadsafe(
+            self.till.reserve(call, model, limit, prices, server), self.loop
+        )
         return await asyncio.wrap_future(reserved)
 
     def _there(self, work: Callable[..., T], *arguments: Any) -> T:

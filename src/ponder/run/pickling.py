@@ -51,7 +51,8 @@ def unpacked(sent: bytes, where: str = "") -> Any:
 
 
 def making(sent: bytes, where: str = "") -> Iterator[Progress | Account | Exception]:
-    """Yield, in the other process, what `Method.make` yields, and at the end what it has spent of its allowance.
+    """Yield, in the other process, what `Method.make` yields, and at the end what it has spent of
+    its allowance.
 
     An error is yielded too, in a form that can be sent.
     """

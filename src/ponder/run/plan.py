@@ -1,12 +1,14 @@
 """What a run of a study would ask and spend, estimated before anything is spent.
 
-Three numbers per model and task. At most: every call takes its whole budget, with all calls of the methods and all of
-the history that a conversation sends again; every prompt is as long as the longest of its size that was looked at.
-Expected: from the attempts that the store holds, size by size. Low: the
-lower end of the interval of the expected value, or if nothing is stored, prompts with empty replies.
+Three numbers per model and task. At most: every call takes its whole budget, with all calls of the
+methods and all of the history that a conversation sends again; every prompt is as long as the
+longest of its size that was looked at. Expected: from the attempts that the store holds, size by
+size. Low: the lower end of the interval of the expected value, or if nothing is stored, prompts
+with empty replies.
 
-A duration is forecast for models on this machine that know their speed: from the tokens, and the speed of the stored
-attempts (`seconds_per_token`) or the model's own guess. Prompts, trainings and rewards are not counted.
+A duration is forecast for models on this machine that know their speed: from the tokens, and the
+speed of the stored attempts (`seconds_per_token`) or the model's own guess. Prompts, trainings and
+rewards are not counted.
 """
 
 from __future__ import annotations
@@ -20,7 +22,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ponder.core import Bill, Limit, Message, Prepared, Prices, Problem, Request, Spend, UserError, capabilities
+from ponder.core import (
+    Bill,
+    Limit,
+    Message,
+    Prepared,
+    Prices,
+    Problem,
+    Request,
+    Spend,
+    UserError,
+    capabilities,
+)
 from ponder.core.text import count
 from ponder.run.caps import (
     Money,
@@ -86,7 +99,8 @@ class Plan:
     total: Forecast
     currency: str
     spent: Money  # by earlier runs of the study, if the caps count them
-    making: Spend | None  # at most, for samples that methods train on before anything is asked; None: no limit.
+    # at most, for samples that methods train on before anything is asked; None: no limit.
+    making: Spend | None
     # Of models with prices, `reward_tokens` and `reward_cost` are the tokens and their price.
     trainings: int = 0  # before anything is asked
     stop: str = ""  # what an adaptive run will find out
@@ -97,7 +111,9 @@ class Plan:
 
 
 def slow_warning(study: StudySpec, cells: Sequence[StudyCell], store: Store) -> str:
-    """Return a warning if the replies of models that know their speed will take more than a day; else ""."""
+    """Return a warning if the replies of models that know their speed will take more than a day;
+    else "".
+    """
     timed = [group for group in _groups(cells) if isinstance(group[0].model, capabilities.Forecast)]
     if not timed:
         return ""
@@ -126,7 +142,11 @@ def plan(study: StudySpec, path: Path) -> Plan:
     try:
         still, stop = _adaptive(study, store)
         forecasts = [_forecast(cells, store, still) for cells in _groups(study.cells)]
-        spent = Money(*store.spent_by_runs(study.name)) if store and study.cap_per == "study" else Money()
+        spent = (
+            Money(*store.spent_by_runs(study.name))
+            if store and study.cap_per == "study"
+            else Money()
+        )
     finally:
         if store:
             store.close()
@@ -188,20 +208,32 @@ class _Left(NamedTuple):
 
 def _forecast(cells: list[StudyCell], store: Store | None, still: set[bytes]) -> Forecast:
     answered = [store.spent([cell]) if store else (0, Bill()) for cell in cells]
-    stored, search, prices = sum(n for n, _ in answered), cells[0].quota.search, cells[0].model.prices
-    if (
-        search
-    ):  # it decides how many attempts it makes, up to `most` in all; the most they may take is at its largest size
-        ended = store is not None and not search.next({cell.size: store.score(cell) for cell in cells})
+    stored, search, prices = (
+        sum(n for n, _ in answered),
+        cells[0].quota.search,
+        cells[0].model.prices,
+    )
+    # it decides how many attempts it makes, up to `most` in all; the most they may take is at its
+    # largest size
+    if search:
+        ended = store is not None and not search.next(
+            {cell.size: store.score(cell) for cell in cells}
+        )
         left = [0] * (len(cells) - 1) + [0 if ended else max(0, search.most - stored)]
     else:
         left = [
-            0 if cell.quota.adaptive and cell.key not in still else cell.quota.samples * cell.count - n
+            0
+            if cell.quota.adaptive and cell.key not in still
+            else cell.quota.samples * cell.count - n
             for cell, (n, _) in zip(cells, answered, strict=True)
         ]
-    rows = [_left(cell, n, *known, store) for cell, n, known in zip(cells, left, answered, strict=True)]
+    rows = [
+        _left(cell, n, *known, store) for cell, n, known in zip(cells, left, answered, strict=True)
+    ]
     limit = _limit(rows)
-    low, expected, basis = (Money(), None, "the search decides") if search else _expected(rows, prices)
+    low, expected, basis = (
+        (Money(), None, "the search decides") if search else _expected(rows, prices)
+    )
     bound = limit and priced_at_most(limit, prices)
     priced_by = [model.prices for model in (cells[0].model, *cells[0].asks()) if model.prices]
     return Forecast(
@@ -212,7 +244,9 @@ def _forecast(cells: list[StudyCell], store: Store | None, still: set[bytes]) ->
         stored=stored,
         calls=limit and limit.calls,
         tokens=Range(low.tokens, expected and expected.tokens, bound and bound.tokens),
-        cost=Range(low.cost, expected and expected.cost, bound and bound.cost) if priced_by else None,
+        cost=Range(low.cost, expected and expected.cost, bound and bound.cost)
+        if priced_by
+        else None,
         basis=basis,
         duration=_duration(cells, store, expected and expected.tokens, limit),
     )
@@ -233,14 +267,24 @@ def _expected(rows: Sequence[_Left], prices: Prices | None) -> tuple[Money, Mone
     """The low and the expected amount, and what they are from."""
     known = [row for row in rows if row.mean]
     if not known:
-        prompts = (_prompts(row.cell, next(row.cell.asked())).times(row.attempts) for row in rows if row.attempts)
-        return priced_at_most(functools.reduce(Spend.plus, prompts, Spend()), prices), None, "prompts alone"
+        prompts = (
+            _prompts(row.cell, next(row.cell.asked())).times(row.attempts)
+            for row in rows
+            if row.attempts
+        )
+        return (
+            priced_at_most(functools.reduce(Spend.plus, prompts, Spend()), prices),
+            None,
+            "prompts alone",
+        )
     tokens, cost, variance = 0, 0.0, 0.0
     for row in rows:
         near = (
             row
             if row.mean
-            else min(known, key=lambda other: abs(math.log((other.cell.size + 1) / (row.cell.size + 1))))
+            else min(
+                known, key=lambda other: abs(math.log((other.cell.size + 1) / (row.cell.size + 1)))
+            )
         )
         mean = near.mean or Money()
         tokens, cost = tokens + row.attempts * mean.tokens, cost + row.attempts * mean.cost
@@ -261,13 +305,18 @@ def _limit(rows: Sequence[_Left]) -> Spend | None:
             limits = [attempt_limit(row.cell, problem) for problem in some_problems(row.cell)]
             if None in limits:
                 return None
-            longest = max((limit for limit in limits if limit), key=lambda limit: limit.tokens + limit.reward_tokens)
+            longest = max(
+                (limit for limit in limits if limit),
+                key=lambda limit: limit.tokens + limit.reward_tokens,
+            )
             total = total.plus(longest.times(row.attempts))
     return total
 
 
 def attempt_limit(cell: StudyCell, problem: Problem) -> Spend | None:
-    """The most that one attempt may take: each turn with its calls, and the history, with replies of a whole budget."""
+    """The most that one attempt may take: each turn with its calls, and the history, with replies
+    of a whole budget.
+    """
     total, past = Spend(), list[Message]()
     reply = cell.reply_limit
     for turn, text in enumerate(problem.turns):
@@ -288,7 +337,9 @@ def _prompts(cell: StudyCell, problem: Problem) -> Spend:
     total, past = Spend(), list[Message]()
     for text in problem.turns:
         asked = Message("user", text)
-        characters = sum(len(m.content) for m in (*problem.opening(), *cell.memory.visible(past), asked))
+        characters = sum(
+            len(m.content) for m in (*problem.opening(), *cell.memory.visible(past), asked)
+        )
         total = total.plus(Spend(characters // CHARACTERS_PER_TOKEN))
         past += [asked, Message("assistant", "")]
     return total
@@ -313,17 +364,24 @@ def _total(forecasts: Sequence[Forecast]) -> Forecast:
 
 def _sum(ranges: Sequence[Range]) -> Range:
     low, expected, at_most = zip(*ranges, strict=True)
-    return Range(sum(low), None if None in expected else sum(expected), None if None in at_most else sum(at_most))
+    return Range(
+        sum(low),
+        None if None in expected else sum(expected),
+        None if None in at_most else sum(at_most),
+    )
 
 
 def probe(study: StudySpec, attempts: int) -> tuple[StudyCell, ...]:
-    """The study's cells, each with only this many attempts, without searches: what `ponder plan --probe` asks.
+    """The study's cells, each with only this many attempts, without searches: what `ponder plan
+    --probe` asks.
 
     Cells, not a smaller study: its methods would train on other problems.
     """
     cells = [cell for cell in study.cells if not cell.quota.search]
     if not cells:
-        raise UserError("a search can't be probed: it decides itself what to ask", where=study.where)
+        raise UserError(
+            "a search can't be probed: it decides itself what to ask", where=study.where
+        )
     probed = []
     for cell in cells:
         if cell.quota.adaptive:
@@ -345,12 +403,18 @@ def _duration(
     if expected is not None and measured:
         fraction, seconds = measured
         tokens = expected * fraction
-        return Duration(tokens * seconds, False, f"{tokens:,.0f} tokens at {1 / seconds:,.1f} per second, as stored")
+        return Duration(
+            tokens * seconds,
+            False,
+            f"{tokens:,.0f} tokens at {1 / seconds:,.1f} per second, as stored",
+        )
     guess = cell.model.tokens_per_second(cell.task)
     if guess is None or limit is None:
         return None
     tokens, (speed, basis) = limit.completion_tokens, guess
-    return Duration(tokens / speed, True, f"{tokens:,.0f} tokens at {speed:,.1f} per second, {basis}")
+    return Duration(
+        tokens / speed, True, f"{tokens:,.0f} tokens at {speed:,.1f} per second, {basis}"
+    )
 
 
 def _day_warning(durations: Sequence[tuple[str, Duration | None]]) -> str:

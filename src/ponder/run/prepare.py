@@ -1,10 +1,11 @@
 """Makes what a study needs before it can run: trained or merged weights, fitted eviction policies.
 
-`ponder run` makes it when it reaches the models that need it; `ponder prepare` makes all of it first, for example on a
-machine with a GPU. Both use `Preparations`, which makes things here, or in other processes, several at once and nothing
-twice. A chain of methods is made in its order. What doesn't depend on each other is made at once: variants, training
-seeds. Two preparations may need the same thing, such as samples to train on or a merged model that both start from.
-Then the first makes it, and the others wait until it is there, not until the first is done.
+`ponder run` makes it when it reaches the models that need it; `ponder prepare` makes all of it
+first, for example on a machine with a GPU. Both use `Preparations`, which makes things here, or in
+other processes, several at once and nothing twice. A chain of methods is made in its order. What
+doesn't depend on each other is made at once: variants, training seeds. Two preparations may need
+the same thing, such as samples to train on or a merged model that both start from. Then the first
+makes it, and the others wait until it is there, not until the first is done.
 """
 
 from __future__ import annotations
@@ -17,11 +18,30 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from ponder.core import Method, Model, Prepared, Progress, Spend, UserError, WithWeights, error_at, require
+from ponder.core import (
+    Method,
+    Model,
+    Prepared,
+    Progress,
+    Spend,
+    UserError,
+    WithWeights,
+    error_at,
+    require,
+)
 from ponder.core.capabilities import changes_weights, training_seed
 from ponder.core.metering import METER, CapReached, Meter
 from ponder.core.wrapped import server_of
-from ponder.run.caps import NOTHING, Claim, Ledger, Money, check, currency, opened_ledger, priced_at_most
+from ponder.run.caps import (
+    NOTHING,
+    Claim,
+    Ledger,
+    Money,
+    check,
+    currency,
+    opened_ledger,
+    priced_at_most,
+)
 from ponder.run.executors import Executor
 from ponder.run.interrupt import Stop, Stopped
 from ponder.run.paying import Account, LedgerTill, LoopTill
@@ -66,7 +86,9 @@ class Preparations:
         return await self._chains[cell.model_key]
 
     async def _make(self, cell: StudyCell) -> list[Model]:
-        """Make what each method needs, here or elsewhere, and apply it: the only place where models are prepared."""
+        """Make what each method needs, here or elsewhere, and apply it: the only place where models
+        are prepared.
+        """
         label = cell.label.model
         chain = [cell.model]
         try:
@@ -117,13 +139,17 @@ class Preparations:
         finally:
             interrupted = True
 
-    async def _make_there(self, executor: Executor, method: Method, cell: StudyCell, index: int, model: Model) -> None:
+    async def _make_there(
+        self, executor: Executor, method: Method, cell: StudyCell, index: int, model: Model
+    ) -> None:
         """Make what the method says is missing, as soon as nobody else is making any of it."""
         label = cell.label.model
         assert isinstance(method, Prepared)
         while missing := set(await asyncio.to_thread(method.missing_outputs, model)):
             if missing & self._being_made:
-                self._report(label, {"model": label, "waits_for": min(missing & self._being_made).name})
+                self._report(
+                    label, {"model": label, "waits_for": min(missing & self._being_made).name}
+                )
                 self._changed.clear()
                 await self._stop.unless_asked(self._changed.wait())
                 continue
@@ -140,9 +166,16 @@ class Preparations:
                     await self._seen(method, model)
 
     async def _make_paid(
-        self, executor: Executor, method: Method, model: Model, needs: Resources, report: Callable[[Progress], None]
+        self,
+        executor: Executor,
+        method: Method,
+        model: Model,
+        needs: Resources,
+        report: Callable[[Progress], None],
     ) -> None:
-        """Make something in another process, with an allowance; with another one if that was less than it needs."""
+        """Make something in another process, with an allowance; with another one if that was less
+        than it needs.
+        """
         ledger = self._till.ledger
         while True:
             claim = ledger.open(None, preparing=True)
@@ -158,10 +191,13 @@ class Preparations:
 
             try:
                 await self._till.record()
-                await self._stop.unless_asked(executor.make(method, model, needs, listen, allowance))
+                await self._stop.unless_asked(
+                    executor.make(method, model, needs, listen, allowance)
+                )
             finally:
                 lost = allowance or NOTHING
-                spent = account or Account(lost, lost, int(lost != NOTHING))  # it was killed: nobody knows
+                # it was killed: nobody knows
+                spent = account or Account(lost, lost, int(lost != NOTHING))
                 ledger.pay(claim, spent.spent, spent.lost, spent.lost_calls)
             ledger.overbilled = ledger.overbilled or spent.overbilled
             if spent.refused is None and not spent.overbilled:
@@ -172,7 +208,8 @@ class Preparations:
                 raise Stopped
 
     async def _allow(self, claim: Claim, method: Method, model: Model) -> Money | None:
-        """Reserve the most that a method may still ask, or what the caps leave of it once nothing is in progress.
+        """Reserve the most that a method may still ask, or what the caps leave of it once nothing
+        is in progress.
 
         None if there is no cap.
         """
@@ -220,11 +257,16 @@ class Preparations:
         while missing := await asyncio.to_thread(method.missing_outputs, model):
             if asyncio.get_running_loop().time() > deadline:
                 what = f"`{method.title()}` was made, but {min(missing)} is not there"
-                raise UserError(what, hint="$PONDER_MODELS must be on storage that every node shares: docs/cluster.md")
+                raise UserError(
+                    what,
+                    hint="$PONDER_MODELS must be on storage that every node shares: docs/cluster.md",
+                )
             await asyncio.sleep(0.5)
 
 
-def prepare(study: StudySpec, executor: Executor | None = None, store: Path = STORE) -> Iterator[Progress]:
+def prepare(
+    study: StudySpec, executor: Executor | None = None, store: Path = STORE
+) -> Iterator[Progress]:
     """Make what every model of the study needs. What already exists is not made again.
 
     Under a cap, what that takes is recorded in the store at a path, as a run of the study.
@@ -235,7 +277,9 @@ def prepare(study: StudySpec, executor: Executor | None = None, store: Path = ST
 
 
 def make_model(study: StudySpec, label: str, out: Path, store: Path = STORE) -> Iterator[Progress]:
-    """Make one model of the study whose methods change its weights, and copy the weights into a folder."""
+    """Make one model of the study whose methods change its weights, and copy the weights into a
+    folder.
+    """
     changed = {c.label.model: c for c in study.cells if any(map(changes_weights, c.methods))}
     cell = _chosen(study, changed, label, out, "model", "with new weights", "that changes weights")
     chains = yield from _prepared(study, [cell], store)
@@ -245,10 +289,15 @@ def make_model(study: StudySpec, label: str, out: Path, store: Path = STORE) -> 
 
 
 def make_reward(study: StudySpec, label: str, out: Path, store: Path = STORE) -> Iterator[Progress]:
-    """Make the reward that one model of the study trains on its own samples, and copy it into a folder."""
+    """Make the reward that one model of the study trains on its own samples, and copy it into a
+    folder.
+    """
     trains = {}
     for cell in study.cells:
-        if any(training_seed(method) is not None and not changes_weights(method) for method in cell.methods):
+        if any(
+            training_seed(method) is not None and not changes_weights(method)
+            for method in cell.methods
+        ):
             trains[cell.label.model] = cell
     folders = {_reward_folder(cell, [cell.model]) for cell in trains.values()}
     if len(folders) == 1 and None not in folders:  # they differ in how they pick, not in the reward
@@ -262,7 +311,9 @@ def make_reward(study: StudySpec, label: str, out: Path, store: Path = STORE) ->
 
 
 def _reward_folder(cell: StudyCell, chain: Sequence[Model]) -> Path | None:
-    """Return where the reward is that a method of the cell trains, given the model before each method."""
+    """Return where the reward is that a method of the cell trains, given the model before each
+    method.
+    """
     for method, model in zip(cell.methods, chain, strict=False):
         if isinstance(method, Prepared) and not method.changes_weights:
             folder = method.folder(model)
@@ -276,8 +327,8 @@ def _prepared(
 ) -> Generator[Progress, None, dict[bytes, list[Model]]]:
     """Make the models of cells, under the study's caps; return the chain of each by its key.
 
-    In other processes, what doesn't depend on each other is made at once; here, one after another. After an error,
-    nothing more is made.
+    In other processes, what doesn't depend on each other is made at once; here, one after another.
+    After an error, nothing more is made.
     """
     reports: deque[Progress] = deque()
     chains: dict[bytes, list[Model]] = {}
@@ -308,7 +359,8 @@ def _prepared(
             work.result()
         return bool(done)
 
-    with _paid(study, store) as till, asyncio.Runner() as runner:  # whose end cancels what is in progress
+    # whose end cancels what is in progress
+    with _paid(study, store) as till, asyncio.Runner() as runner:
         work = runner.run(begin(till))
         done = False
         while not done:
@@ -320,7 +372,9 @@ def _prepared(
 
 @contextmanager
 def _paid(study: StudySpec, path: Path) -> Iterator[LedgerTill]:
-    """Count what is asked of models while the block runs, under the study's caps; raise `UserError` at a cap."""
+    """Count what is asked of models while the block runs, under the study's caps; raise `UserError`
+    at a cap.
+    """
     check(study.cells, study.max_tokens, study.max_cost)
     with ExitStack() as stack:
         till = LedgerTill(Ledger())
@@ -339,13 +393,23 @@ def _paid(study: StudySpec, path: Path) -> Iterator[LedgerTill]:
         except Stopped:
             tally = Tally(ledger=till.ledger, currency=currency(study.cells))
             what, *advice = cap_reached(tally)
-            raise UserError(what, where=study.where, hint="; ".join([*advice, "what was paid for is kept"])) from None
+            raise UserError(
+                what, where=study.where, hint="; ".join([*advice, "what was paid for is kept"])
+            ) from None
 
 
 def _chosen(
-    study: StudySpec, cells: dict[str, StudyCell], label: str, out: Path, noun: str, kind: str, method: str
+    study: StudySpec,
+    cells: dict[str, StudyCell],
+    label: str,
+    out: Path,
+    noun: str,
+    kind: str,
+    method: str,
 ) -> StudyCell:
-    """The cell of a label, which isn't needed if there is only one; raises `UserError` if it isn't there."""
+    """The cell of a label, which isn't needed if there is only one; raises `UserError` if it isn't
+    there.
+    """
     if not label and len(cells) == 1:
         label = next(iter(cells))
     if label not in cells:

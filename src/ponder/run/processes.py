@@ -1,7 +1,8 @@
 """Makes preparations in several processes of this machine: `--jobs N`.
 
-A process per preparation: `python -m ponder.run.processes` reads what to make, and writes its progress. It ends when
-its standard input does, so at once if the run is killed; what it has made so far is resumed by the next run.
+A process per preparation: `python -m ponder.run.processes` reads what to make, and writes its
+progress. It ends when its standard input does, so at once if the run is killed; what it has made so
+far is resumed by the next run.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Processes:
         with tempfile.TemporaryFile() as errors:
             command = [sys.executable, "-P", "-m", __name__]
             pipe = asyncio.subprocess.PIPE
-            process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=errors)
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=pipe, stdout=pipe, stderr=errors
+            )
             try:
                 await _listen(process, sent, report)
             finally:
@@ -51,7 +54,9 @@ class Processes:
                 code = await process.wait()
             if code:
                 what = f"the process that made `{method.title()}` for {model.title()} {_ended(code, errors)}"
-                raise UserError(what, hint="is there enough memory for so many at once? Run again to resume")
+                raise UserError(
+                    what, hint="is there enough memory for so many at once? Run again to resume"
+                )
 
     def hosted(self, cells: Sequence[StudyCell], model: Model) -> Model:  # noqa: ARG002 the interface's
         return model
@@ -81,7 +86,11 @@ async def _listen(process: asyncio.subprocess.Process, sent: bytes, report: Repo
 def _ended(code: int, errors: IO[bytes]) -> str:
     errors.seek(0)
     said = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    how = (
+        f"was killed by {signal.Signals(-code).name}"
+        if code < 0
+        else f"ended with exit code {code}"
+    )
     return f"{how}: {said}" if said else how
 
 

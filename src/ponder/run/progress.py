@@ -1,4 +1,5 @@
-"""The progress of a run: one line, redrawn in place on a terminal and in a notebook; every ten seconds in a log file.
+"""The progress of a run: one line, redrawn in place on a terminal and in a notebook; every ten
+seconds in a log file.
 
 Written by hand: a progress-bar library would do no more than these few lines.
 """
@@ -76,7 +77,9 @@ def write(tally: Tally) -> None:
 
 
 def line(tally: Tally, width: int = 10_000) -> str:
-    """The state of a run as one line of at most `width` characters; what matters least is left out first."""
+    """The state of a run as one line of at most `width` characters; what matters least is left out
+    first.
+    """
     making = dict(tally.making)
     if len(making) == 1 and not tally.done:
         (report,) = making.values()
@@ -85,17 +88,31 @@ def line(tally: Tally, width: int = 10_000) -> str:
         return _fitted([f"making {len(making)}:", *(_made(*one) for one in making.items())], width)
     seconds = tally.asking_seconds(monotonic())
     done, left = tally.done, max(0, tally.planned - tally.done)
-    rate = f"{done / seconds:.0f}/s" if done > seconds else f"{60 * done / max(seconds, 1e-9):.1f}/min"
-    tokens = f"{short(tally.tokens)} tokens" + (f", {tally.cost:.2f} {tally.currency}" if tally.cost else "")
+    rate = (
+        f"{done / seconds:.0f}/s" if done > seconds else f"{60 * done / max(seconds, 1e-9):.1f}/min"
+    )
+    tokens = f"{short(tally.tokens)} tokens" + (
+        f", {tally.cost:.2f} {tally.currency}" if tally.cost else ""
+    )
     parts = [f"{done:,}/{tally.planned:,}"]
     if tally.stop and tally.stop.asked:
         again = ", Ctrl-C again drops them" if tally.stop.signal else ""
-        parts += [f"stopping: waiting for {count(calls, 'call')}{again}"] if (calls := tally.ledger.calls) else []
+        parts += (
+            [f"stopping: waiting for {count(calls, 'call')}{again}"]
+            if (calls := tally.ledger.calls)
+            else []
+        )
     elif done and left and not making:  # how long that takes, nobody knows
         parts.append(f"{_clock(left * seconds / done)} left")
-    parts += [tokens, *(f"{ending} {n:,}" for ending in ENDINGS if (n := getattr(tally, ending))), rate]
+    parts += [
+        tokens,
+        *(f"{ending} {n:,}" for ending in ENDINGS if (n := getattr(tally, ending))),
+        rate,
+    ]
     if tally.retries.total():
-        parts.append("retries: " + ", ".join(count(n, kind) for kind, n in tally.retries.items() if n))
+        parts.append(
+            "retries: " + ", ".join(count(n, kind) for kind, n in tally.retries.items() if n)
+        )
     parts += [f"making {_made(*one)}" for one in making.items()]
     if tally.last_trouble:
         parts.append(f"last: {tally.last_trouble}")
@@ -105,13 +122,21 @@ def line(tally: Tally, width: int = 10_000) -> str:
 
 def _made(label: str, report: Progress) -> str:
     """One of several preparations, in few words: `sft seed=2: step 50/400`."""
-    news = [(key.replace("_", " "), value) for key, value in report.items() if key not in ("model", "method")]
-    said = " ".join(f"/{value}" if key == "of" else f"{key} {value}" for key, value in news[:2]).replace(" /", "/")
+    news = [
+        (key.replace("_", " "), value)
+        for key, value in report.items()
+        if key not in ("model", "method")
+    ]
+    said = " ".join(
+        f"/{value}" if key == "of" else f"{key} {value}" for key, value in news[:2]
+    ).replace(" /", "/")
     return f"{label}: {said}"
 
 
 def _fitted(parts: list[str], width: int) -> str:
-    """The parts that fit, in their order; of the first that doesn't, the words that do, if enough remain to be read."""
+    """The parts that fit, in their order; of the first that doesn't, the words that do, if enough
+    remain to be read.
+    """
     text = printable(parts[0])
     for part in map(printable, parts[1:]):
         room = width - len(text) - 2

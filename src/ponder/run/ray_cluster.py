@@ -1,11 +1,13 @@
 """Prepares and asks on a Ray cluster: `--ray`.
 
-Every model with local weights is held by actors, as many as its `replicas`, and every preparation is a task. Ray places
-them where there are the GPUs and CPUs that they need. Seeds, keys and the store are the run's own, so the results are
-the same as without Ray. An actor or a node that dies costs what it had not delivered: its requests are asked elsewhere,
-its training resumes from the last checkpoint.
+Every model with local weights is held by actors, as many as its `replicas`, and every preparation
+is a task. Ray places them where there are the GPUs and CPUs that they need. Seeds, keys and the
+store are the run's own, so the results are the same as without Ray. An actor or a node that dies
+costs what it had not delivered: its requests are asked elsewhere, its training resumes from the
+last checkpoint.
 
-All nodes must see the same files: `$PONDER_MODELS`, where made models are, weights in folders, the study's own files.
+All nodes must see the same files: `$PONDER_MODELS`, where made models are, weights in folders, the
+study's own files.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ from ponder.run.workers import Hosted, HostLost, received
 from ponder.study.cell import Resources, StudyCell
 
 SHARED = "it must be on storage that every node shares: docs/cluster.md"
-MARK = "shared.id"  # a file in the folder of made models, by which a node knows that it sees the same folder
+# a file in the folder of made models, by which a node knows that it sees the same folder
+MARK = "shared.id"
 MAX_LOSSES = 5  # of a preparation: nodes that died under it
 CONNECT_SECONDS = 5.0
 HEALTH_SECONDS = 20.0
@@ -61,23 +64,38 @@ class Cluster:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._began:
             ray.shutdown()
 
     def _check_room(self) -> None:
-        """Raise `UserError` for a model or a method that no node has room for: Ray would wait forever."""
+        """Raise `UserError` for a model or a method that no node has room for: Ray would wait
+        forever.
+        """
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         for cell in self._cells:
             asked = [cell.hosting.needs(cell.model)] if _has_weights(cell.model) else []
-            for needs in (*asked, *(cell.hosting.needs(cell.model, given) for given in cell.making)):
+            for needs in (
+                *asked,
+                *(cell.hosting.needs(cell.model, given) for given in cell.making),
+            ):
                 if not any(
-                    n.get("GPU", 0) >= (needs.gpus or 0) and n.get("CPU", 0) >= (needs.cpus or 0) for n in nodes
+                    n.get("GPU", 0) >= (needs.gpus or 0) and n.get("CPU", 0) >= (needs.cpus or 0)
+                    for n in nodes
                 ):
-                    most = Resources(max(n.get("GPU", 0) for n in nodes), max(n.get("CPU", 0) for n in nodes))
+                    most = Resources(
+                        max(n.get("GPU", 0) for n in nodes), max(n.get("CPU", 0) for n in nodes)
+                    )
                     what = f"no node has {needs.text()}; the largest have {most.text()}"
-                    raise UserError(what, where=f"model `{cell.label.model}`", hint="ray = { gpus = …, cpus = … }")
+                    raise UserError(
+                        what,
+                        where=f"model `{cell.label.model}`",
+                        hint="ray = { gpus = …, cpus = … }",
+                    )
 
     def lane(self, cell: StudyCell) -> str:
         return f"ray {cell.label.model}" if _has_weights(cell.model) else cell.model.server()
@@ -86,25 +104,35 @@ class Cluster:
         cell = cells[0]
         if not _has_weights(cell.model):
             return model
-        if isinstance(model, Wrapped) and cell.asks():  # a judge is asked here, under the study's caps
+        # a judge is asked here, under the study's caps
+        if isinstance(model, Wrapped) and cell.asks():
             model.inner = self.hosted(cells, model.inner)
             model.concurrency = model.inner.concurrency
             return model
         tasks = list({id(cell.task): cell.task for cell in cells}.values())
-        # A copy of a task doesn't hold what it has read, such as a whole benchmark; the host reads that again.
+        # A copy of a task doesn't hold what it has read, such as a whole benchmark; the host reads
+        # that again.
         sent = packed(model, [replace(task) for task in tasks], _folders(model, tasks))  # type: ignore[type-var]
         needs = cell.hosting.needs(cell.model)
-        return Hosted(model, tasks, lambda: _Actor(sent, needs, model.concurrency), cell.hosting.replicas)
+        return Hosted(
+            model, tasks, lambda: _Actor(sent, needs, model.concurrency), cell.hosting.replicas
+        )
 
     async def make(
-        self, method: Method, model: Model, needs: Resources, report: Report, allowance: Money | None = None
+        self,
+        method: Method,
+        model: Model,
+        needs: Resources,
+        report: Report,
+        allowance: Money | None = None,
     ) -> None:
         sent, losses = packed(method, model, allowance), 0
         report({"waits_for": needs.text()})
         while True:
             try:
                 async for said in self._make(sent, needs):
-                    if isinstance(said, Held) and losses:  # by the node that died; shared storage may not know yet
+                    # by the node that died; shared storage may not know yet
+                    if isinstance(said, Held) and losses:
                         raise HostLost(str(said))
                     if isinstance(said, Exception):
                         raise said
@@ -113,7 +141,9 @@ class Cluster:
                 losses += 1
                 if losses >= MAX_LOSSES:
                     what = f"`{method.title()}` was begun {losses} times, and its process or node ended each time"
-                    raise UserError(f"{what}: {lost}", hint="is there enough memory? Run again to resume") from lost
+                    raise UserError(
+                        f"{what}: {lost}", hint="is there enough memory? Run again to resume"
+                    ) from lost
             else:
                 return
 
@@ -124,7 +154,9 @@ class Cluster:
             async for ref in stream:
                 yield await ref
         except RayTaskError as error:  # everything else is sent as a value
-            raise UserError(f"a node can't make anything: {error}", hint="install Ponder on every node") from None
+            raise UserError(
+                f"a node can't make anything: {error}", hint="install Ponder on every node"
+            ) from None
         except RayError as error:
             raise HostLost(_first_line(error)) from None
         finally:
@@ -159,16 +191,25 @@ def _connect(address: str) -> None:
     given = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
     if given.startswith("ray://"):
         what = "Ray Client (ray://) is not supported: the run must see the same files as the nodes"
-        raise UserError(what, where="--ray", hint="run on a node of the cluster: --ray auto, or ray job submit")
+        raise UserError(
+            what, where="--ray", hint="run on a node of the cluster: --ray auto, or ray job submit"
+        )
     if given not in ("auto", "local"):
         _check_answers(given)
     try:
         ray.init(address=given, log_to_driver=False, logging_level="error")
     except ConnectionError as error:
         hint = "ray start --head starts one here; --ray local starts one for this run"
-        what = "no Ray cluster runs on this machine" if given == "auto" else f"no Ray cluster answers: {error}"
+        what = (
+            "no Ray cluster runs on this machine"
+            if given == "auto"
+            else f"no Ray cluster answers: {error}"
+        )
         raise UserError(what, where="--ray", hint=hint) from None
-    except (RuntimeError, ValueError) as error:  # another version of Ray or Python; an address of another form
+    except (
+        RuntimeError,
+        ValueError,
+    ) as error:  # another version of Ray or Python; an address of another form
         raise UserError(f"can't connect to {given}: {_first_line(error)}", where="--ray") from None
 
 
@@ -176,15 +217,34 @@ def _check_answers(address: str) -> None:
     """Raise `UserError` if no Ray cluster answers at an address; `ray.init` would wait for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        raise UserError(f"`{address}` is no address", where="--ray", hint="--ray auto, or HOST:PORT, such as head:6379")
+        raise UserError(
+            f"`{address}` is no address",
+            where="--ray",
+            hint="--ray auto, or HOST:PORT, such as head:6379",
+        )
     try:
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         hint = "is the head node up? `ray status` there says; its port is 6379 unless given"
-        raise UserError(f"nothing answers at {address}: {error}", where="--ray", hint=hint) from None
-    command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "health-check", "--address", address]
+        raise UserError(
+            f"nothing answers at {address}: {error}", where="--ray", hint=hint
+        ) from None
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "ray.scripts.scripts",
+        "health-check",
+        "--address",
+        address,
+    ]
     try:
-        healthy = subprocess.run(command, capture_output=True, timeout=HEALTH_SECONDS, check=False).returncode == 0  # noqa: S603
+        healthy = (
+            subprocess.run(  # noqa: S603
+                command, capture_output=True, timeout=HEALTH_SECONDS, check=False
+            ).returncode
+            == 0
+        )
     except subprocess.TimeoutExpired:
         healthy = False
     if not healthy:
@@ -207,13 +267,18 @@ def _make(sent: bytes, folder: Path, mark: str) -> Iterator[Any]:
     """Make what a method needs. Its errors are values, so that Ray doesn't wrap them."""
     file = folder / MARK
     if not file.is_file() or file.read_text() != mark:
-        yield UserError(f"this node doesn't see the run's $PONDER_MODELS, {folder}", where=_node(), hint=SHARED)
+        yield UserError(
+            f"this node doesn't see the run's $PONDER_MODELS, {folder}", where=_node(), hint=SHARED
+        )
         return
     yield from making(sent, _node())
 
 
 class _Weights:
-    """A model on a node. It is opened by `open`, not when it is made, so that a restarted one can be opened again."""
+    """A model on a node.
+
+    It is opened by `open`, not when it is made, so that a restarted one can be opened again.
+    """
 
     def __init__(self, sent: bytes) -> None:
         self._sent = sent
@@ -233,7 +298,9 @@ class _Weights:
         model, self._tasks, folders = unpacked(self._sent, _node())
         for folder in folders:
             if not folder.is_dir():
-                raise UserError(f"this node doesn't see the weights in {folder}", where=_node(), hint=SHARED)
+                raise UserError(
+                    f"this node doesn't see the weights in {folder}", where=_node(), hint=SHARED
+                )
         return await model.__aenter__()
 
     async def complete(self, task: int, request: Request) -> Completion | Exception:
@@ -247,7 +314,9 @@ class _Weights:
 
 
 _task: Any = ray.remote(num_returns="streaming", max_retries=0)(_make)
-_actor: Any = ray.remote(max_restarts=-1, max_task_retries=0, scheduling_strategy="SPREAD")(_Weights)
+_actor: Any = ray.remote(max_restarts=-1, max_task_retries=0, scheduling_strategy="SPREAD")(
+    _Weights
+)
 
 
 class _Actor:
@@ -268,7 +337,9 @@ class _Actor:
         try:
             result = await call(*arguments)
         except ActorDiedError as error:  # for good: it restarts otherwise
-            raise UserError(f"a model can't be held by a node: {error}", hint="install Ponder on every node") from None
+            raise UserError(
+                f"a model can't be held by a node: {error}", hint="install Ponder on every node"
+            ) from None
         except RayError as error:
             raise HostLost(_first_line(error)) from None
         if isinstance(result, Exception):

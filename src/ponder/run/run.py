@@ -1,9 +1,10 @@
-"""Runs a study: asks its models, grades their answers and stores the attempts. One loop serves every kind of model.
+"""Runs a study: asks its models, grades their answers and stores the attempts. One loop serves
+every kind of model.
 
-A run keeps `concurrency` attempts of a model in progress, grades each answer as it arrives, and stores it. Models that
-wait for different servers run at the same time. A run asks only what the store doesn't hold, so running a study again
-resumes it. Memory doesn't grow with the number of attempts: problems are generated as they are asked, and texts are
-dropped once they are stored.
+A run keeps `concurrency` attempts of a model in progress, grades each answer as it arrives, and
+stores it. Models that wait for different servers run at the same time. A run asks only what the
+store doesn't hold, so running a study again resumes it. Memory doesn't grow with the number of
+attempts: problems are generated as they are asked, and texts are dropped once they are stored.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 
 CHUNK = 256  # jobs generated at once,
 CHUNK_SECONDS = 0.2  # or fewer, if they take long
-# A run stops after this many failures in a row plus `concurrency`: the endpoint is then down, not busy.
+# A run stops after this many failures in a row plus `concurrency`: the endpoint is then down, not
+# busy.
 FAILURES_IN_A_ROW = 25
 
 
@@ -42,21 +44,34 @@ def pending(cell: StudyCell, store: Store, tally: Tally) -> Iterator[Job]:
     """The attempts of a cell that the store doesn't hold."""
     done = store.done(cell)
     if cell.quota.problems is not None and len(done) >= cell.quota.problems * cell.quota.samples:
-        positions = range(cell.quota.problems) if cell.quota.positions is None else cell.quota.positions
+        positions = (
+            range(cell.quota.problems) if cell.quota.positions is None else cell.quota.positions
+        )
         wanted = itertools.product(positions, range(cell.quota.samples))
         if done.issuperset(wanted):
             return  # without generating a problem: a large puzzle takes a second
     begun, position = store.begun(cell), -1
     for position, problem in cell.numbered():
-        wanted_samples = [sample for sample in range(cell.quota.samples) if (position, sample) not in done]
-        if wanted_samples and (name := store.problem_name(cell, position)) not in (None, problem.id):
+        wanted_samples = [
+            sample for sample in range(cell.quota.samples) if (position, sample) not in done
+        ]
+        if wanted_samples and (name := store.problem_name(cell, position)) not in (
+            None,
+            problem.id,
+        ):
             what = f"problem {position + 1} of size {cell.size} is `{problem.id}`, but the store has `{name}` there"
             hint = "a task that makes other problems needs another `version`, and the same seed the same problem"
             raise UserError(what, where=f"task `{cell.label.task}`", hint=hint)
         for sample in wanted_samples:
             yield Job(cell, position, problem, sample, begun.pop((position, sample), ()))
-    if cell.quota.problems is not None and position + 1 < cell.quota.problems and cell.task.fixed() is None:
-        tally.ran_out(cell.label.task, cell.size, position + 1, cell.quota.problems, cell.quota.samples)
+    if (
+        cell.quota.problems is not None
+        and position + 1 < cell.quota.problems
+        and cell.task.fixed() is None
+    ):
+        tally.ran_out(
+            cell.label.task, cell.size, position + 1, cell.quota.problems, cell.quota.samples
+        )
 
 
 async def run(
@@ -67,7 +82,9 @@ async def run(
     cells: Sequence[StudyCell] | None = None,
     executor: Executor | None = None,
 ) -> None:
-    """Ask whatever the study asks for and the store doesn't hold, within the study's caps; or only these cells."""
+    """Ask whatever the study asks for and the store doesn't hold, within the study's caps; or only
+    these cells.
+    """
     stop, cells = stop or Stop(), study.cells if cells is None else cells
     caps.check(cells, study.max_tokens, study.max_cost)
     tally.stop, tally.currency = stop, caps.currency(cells)
@@ -77,11 +94,14 @@ async def run(
     async with tally.writer as writer:
         till = LedgerTill(tally.ledger, writer.flush, tally.retried)
         preparations = Preparations(executor, stop, tally.report, till)
-        parts = Run(store, writer, tally, stop, preparations, executor, _trials(study, cells), study.where)
+        parts = Run(
+            store, writer, tally, stop, preparations, executor, _trials(study, cells), study.where
+        )
         work = asyncio.create_task(_everything(cells, parts))
         timer = asyncio.create_task(stop.out_of_time())
         try:
-            # The writer ends early if nothing more can be stored; then nothing more should be asked.
+            # The writer ends early if nothing more can be stored; then nothing more should be
+            # asked.
             await asyncio.wait({work, timer, writer.work}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             timer.cancel()
@@ -97,7 +117,11 @@ async def _reach(cells: Sequence[StudyCell], run: Run) -> None:
     """Look once at each server that something is still to be asked of, before anything is asked."""
     servers: dict[str, StudyCell] = {}
     for cell in cells:
-        if (server := cell.model.server()) and server not in servers and _unfinished(cell, run.store):
+        if (
+            (server := cell.model.server())
+            and server not in servers
+            and _unfinished(cell, run.store)
+        ):
             servers[server] = cell
     for cell in servers.values():
         model = cell.model
@@ -109,7 +133,11 @@ async def _reach(cells: Sequence[StudyCell], run: Run) -> None:
 
 def _unfinished(cell: StudyCell, store: Store) -> bool:
     problems = sum(1 for _ in cell.asked()) if cell.quota.problems is None else cell.quota.problems
-    return bool(cell.quota.search) or cell.quota.adaptive or len(store.done(cell)) < problems * cell.quota.samples
+    return (
+        bool(cell.quota.search)
+        or cell.quota.adaptive
+        or len(store.done(cell)) < problems * cell.quota.samples
+    )
 
 
 def _trials(study: StudySpec, cells: Sequence[StudyCell]) -> list[Trial]:
@@ -121,7 +149,9 @@ def _trials(study: StudySpec, cells: Sequence[StudyCell]) -> list[Trial]:
 
 
 async def _everything(cells: Sequence[StudyCell], run: Run) -> None:
-    """All that is known beforehand and what each model's searches and trials decide; then trials across models."""
+    """All that is known beforehand and what each model's searches and trials decide; then trials
+    across models.
+    """
     await _reach(cells, run)
     across = [trial for trial in run.trials if trial.across_models]
     await _all_lanes([cell for cell in cells if not (across and cell.quota.adaptive)], run)
@@ -145,9 +175,14 @@ async def _all_lanes(cells: Sequence[StudyCell], run: Run) -> None:
     prepared: list[StudyCell] = []  # while other models are asked
     for _, group in itertools.groupby(cells, key=lambda cell: cell.model_key):
         of_one_model = list(group)
-        lane = run.executor.lane(of_one_model[0]) if run.executor else of_one_model[0].model.server()
+        lane = (
+            run.executor.lane(of_one_model[0]) if run.executor else of_one_model[0].model.server()
+        )
         lanes.setdefault(lane, []).append(of_one_model)
-        prepared += next(([c] for c in of_one_model if run.executor and c.methods and _unfinished(c, run.store)), [])
+        prepared += next(
+            ([c] for c in of_one_model if run.executor and c.methods and _unfinished(c, run.store)),
+            [],
+        )
 
     async def ask_in_turn(models: list[list[StudyCell]]) -> None:
         for of_one_model in models:
@@ -174,8 +209,13 @@ async def _one_model(cells: list[StudyCell], run: Run) -> None:
                 model = await _opened(cells, run, stack)
             for cell in asked:
                 run.store.record_made(cell, making_cost(model, cell.task))
-            feed, failures = _Feed(itertools.chain([first], jobs), run.stop), _Failures(model.concurrency)
-            await _together((_work(model, feed, failures, run) for _ in range(model.concurrency)), run.stop)
+            feed, failures = (
+                _Feed(itertools.chain([first], jobs), run.stop),
+                _Failures(model.concurrency),
+            )
+            await _together(
+                (_work(model, feed, failures, run) for _ in range(model.concurrency)), run.stop
+            )
             await run.writer.flush()  # a search decides by what is stored
 
 
@@ -185,7 +225,9 @@ async def _opened(cells: Sequence[StudyCell], run: Run, stack: AsyncExitStack) -
     if run.executor is None or (hosted := run.executor.hosted(cells, model)) is model:
         await run.preparations.start(cells[0], model)
         return await stack.enter_async_context(model)
-    run.tally.report(label, {"model": label, "waits_for": cells[0].hosting.needs(cells[0].model).text()})
+    run.tally.report(
+        label, {"model": label, "waits_for": cells[0].hosting.needs(cells[0].model).text()}
+    )
     try:
         return await run.stop.unless_asked(stack.enter_async_context(hosted))
     finally:
@@ -193,7 +235,10 @@ async def _opened(cells: Sequence[StudyCell], run: Run, stack: AsyncExitStack) -
 
 
 async def _together(work: Iterable[Coroutine[Any, Any, None]], stop: Stop) -> None:
-    """Do several things at the same time. After an error nothing new is started, and what is in progress goes on."""
+    """Do several things at the same time.
+
+    After an error nothing new is started, and what is in progress goes on.
+    """
 
     async def guarded(part: Coroutine[Any, Any, None]) -> None:
         try:
@@ -209,17 +254,22 @@ async def _together(work: Iterable[Coroutine[Any, Any, None]], stop: Stop) -> No
 
 
 def _rounds(cells: Sequence[StudyCell], run: Run) -> Iterator[list[StudyCell]]:
-    """Cells to ask of one model together: first those that are known beforehand, then what each search asks next."""
+    """Cells to ask of one model together: first those that are known beforehand, then what each
+    search asks next.
+    """
     yield [cell for cell in cells if cell.quota.search is None and not cell.quota.adaptive]
     for trial in run.trials:
         if not trial.across_models and trial.arms[0][0].model_key == cells[0].model_key:
             yield from _decided(trial, run)
-    for _, group in itertools.groupby((c for c in cells if c.quota.search), key=lambda cell: cell.task_key):
+    for _, group in itertools.groupby(
+        (c for c in cells if c.quota.search), key=lambda cell: cell.task_key
+    ):
         candidates = {cell.size: cell for cell in group}
         search = next(iter(candidates.values())).quota.search
         assert search is not None
         results: dict[int, tuple[int, int]] | None = None
-        # If a round changed nothing, its attempts failed or the cap was reached, and the next would be the same.
+        # If a round changed nothing, its attempts failed or the cap was reached, and the next would
+        # be the same.
         while results != (scores := {s: run.store.score(cell) for s, cell in candidates.items()}):
             if run.ledger.capped or run.stop.asked:
                 return
@@ -227,7 +277,9 @@ def _rounds(cells: Sequence[StudyCell], run: Run) -> Iterator[list[StudyCell]]:
             wanted = search.next(results)
             run.tally.planned += sum(n for _, n in wanted)
             if wanted:
-                yield [candidates[size].with_quota(problems=results[size][1] + n) for size, n in wanted]
+                yield [
+                    candidates[size].with_quota(problems=results[size][1] + n) for size, n in wanted
+                ]
 
 
 class _Failures:

@@ -36,13 +36,17 @@ class Tally:
     retries: Counter[str] = field(default_factory=Counter)  # by kind: rate limit, timeout, error
     last_trouble: str = ""  # why the last try gave no answer, or the last warning
     warnings: list[str] = field(default_factory=list)  # of models, each once
-    reasons: dict[str, Counter[str]] = field(default_factory=dict)  # of failed and unparsed attempts
-    too_few: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # task, size: problems had, wanted
+    # of failed and unparsed attempts
+    reasons: dict[str, Counter[str]] = field(default_factory=dict)
+    # task, size: problems had, wanted
+    too_few: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     stop: Stop | None = None  # whether the run was asked to stop
     started: float = field(default_factory=monotonic)
-    making: dict[str, Progress] = field(default_factory=dict)  # the last report of each preparation, by model
+    # the last report of each preparation, by model
+    making: dict[str, Progress] = field(default_factory=dict)
     made_seconds: float = 0.0  # in which models were made and nothing was answered
-    silent_since: float | None = None  # while models are made: when that began, or the last answer came
+    # while models are made: when that began, or the last answer came
+    silent_since: float | None = None
 
     @property
     def done(self) -> int:
@@ -63,8 +67,14 @@ class Tally:
         return self.ledger.spent.cost
 
     def asking_seconds(self, now: float) -> float:
-        """Seconds since the start, without those in which models were made and nothing was answered."""
-        return (now if self.silent_since is None else self.silent_since) - self.started - self.made_seconds
+        """Seconds since the start, without those in which models were made and nothing was
+        answered.
+        """
+        return (
+            (now if self.silent_since is None else self.silent_since)
+            - self.started
+            - self.made_seconds
+        )
 
     def count(self, attempt: Attempt) -> None:
         if self.silent_since is not None:
@@ -82,7 +92,11 @@ class Tally:
         if progress is not None:
             self.making[label] = progress
             self.silent_since = self.silent_since or monotonic()
-        elif self.making.pop(label, None) is not None and not self.making and self.silent_since is not None:
+        elif (
+            self.making.pop(label, None) is not None
+            and not self.making
+            and self.silent_since is not None
+        ):
             self.made_seconds += monotonic() - self.silent_since
             self.silent_since = None
 
@@ -96,7 +110,9 @@ class Tally:
         self.last_trouble = " ".join(retry.why.split())[:200]
 
     def warn(self, warning: str) -> None:
-        """Note what a model has noticed; the progress line shows it at once, and the summary at the end."""
+        """Note what a model has noticed; the progress line shows it at once, and the summary at the
+        end.
+        """
         if warning not in self.warnings and len(self.warnings) < MOST_WARNINGS:
             self.warnings.append(warning)
             self.last_trouble = warning
@@ -105,7 +121,10 @@ class Tally:
         """The counts as JSON."""
         counts = {ending: getattr(self, ending) for ending in ENDINGS}
         lost = {"lost_tokens": self.ledger.lost.tokens, "lost_calls": self.ledger.lost_calls}
-        prepared = {"preparation_tokens": self.ledger.prepared.tokens, "preparation_cost": self.ledger.prepared.cost}
+        prepared = {
+            "preparation_tokens": self.ledger.prepared.tokens,
+            "preparation_cost": self.ledger.prepared.cost,
+        }
         spent = {"tokens": self.tokens, **lost, "cost": self.cost, **prepared}
         return {
             "planned": self.planned,
@@ -117,5 +136,7 @@ class Tally:
             "capped": self.ledger.capped,
             "retries": dict(self.retries),
             "warnings": self.warnings,
-            "reasons": {ending: dict(reasons.most_common()) for ending, reasons in self.reasons.items()},
+            "reasons": {
+                ending: dict(reasons.most_common()) for ending, reasons in self.reasons.items()
+            },
         }

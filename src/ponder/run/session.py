@@ -1,7 +1,9 @@
-"""Runs a study from its check to its end: what `ponder run`, `ponder plan --probe`, `ponder try` and `Study.run` call.
+"""Runs a study from its check to its end: what `ponder run`, `ponder plan --probe`, `ponder try`
+and `Study.run` call.
 
-`open_session` does everything before the first request: it checks the study, opens the store once, and starts the
-processes that share the work. `Session.run` makes the attempts and shows a line of progress.
+`open_session` does everything before the first request: it checks the study, opens the store once,
+and starts the processes that share the work. `Session.run` makes the attempts and shows a line of
+progress.
 """
 
 from __future__ import annotations
@@ -32,11 +34,14 @@ class Session:
     study: StudySpec
     cells: Sequence[StudyCell]  # to ask
     store: Store
-    executor: Executor | None  # other processes that share the work; None: everything happens in this one
+    # other processes that share the work; None: everything happens in this one
+    executor: Executor | None
     tally: Tally
 
     async def run(self, stop: Stop, *, show_progress: bool = True) -> None:
-        """Make every attempt that the store lacks, within the study's caps, until `stop` says otherwise."""
+        """Make every attempt that the store lacks, within the study's caps, until `stop` says
+        otherwise.
+        """
         line: AbstractContextManager[None] = nullcontext()
         if show_progress:
             line = progress.shown(self.tally)
@@ -62,8 +67,9 @@ def open_session(
 ) -> Iterator[Session]:
     """Check a study and open what a run of it needs, until the block ends.
 
-    `cells` are asked instead of all cells of the study. `tell` prints a message to the user: warnings about the study,
-    unless `warn` is false, and what was done if the run ends with a `UserError`.
+    `cells` are asked instead of all cells of the study. `tell` prints a message to the user:
+    warnings about the study, unless `warn` is false, and what was done if the run ends with a
+    `UserError`.
     """
     study.check()
     if warn:
@@ -95,7 +101,9 @@ def _release_lost(study: StudySpec, store: Store, tell: Callable[[str], object])
 
 
 def work_done(tally: Tally) -> str:
-    """Return what a run that ended early has done, and what went wrong in it; "" if it has done nothing."""
+    """Return what a run that ended early has done, and what went wrong in it; "" if it has done
+    nothing.
+    """
     lines = []
     if tally.done:
         line = f"{count(tally.stored, 'attempt')} made and stored"

@@ -1,4 +1,6 @@
-"""What a run tells at its end, however it ended: warnings, why attempts failed, a cap, problems that ran out."""
+"""What a run tells at its end, however it ended: warnings, why attempts failed, a cap, problems
+that ran out.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from ponder.run.run_stats import Tally
 
 MAX_REASONS = 5
 WIDTH = 120  # characters of a line
-AT_SPACES: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}  # so that addresses stay whole
+# so that addresses stay whole
+AT_SPACES: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 
 
 def summary(tally: Tally) -> str:
@@ -38,21 +41,33 @@ def _estimated(tally: Tally) -> list[str]:
     if not (calls := tally.ledger.estimated_calls):
         return []
     counted = "a token per byte of the prompt and of the reply, or the whole budget if that may be too few"
-    return [f"warning: the server reports no usage of {count(calls, 'call')}; the cap counts {counted}"]
+    return [
+        f"warning: the server reports no usage of {count(calls, 'call')}; the cap counts {counted}"
+    ]
 
 
 def _troubles(tally: Tally) -> list[str]:
-    """Why attempts failed or could not be read, with counts, and what may have been billed without an answer."""
+    """Why attempts failed or could not be read, with counts, and what may have been billed without
+    an answer.
+    """
     lines = []
     for ending, reasons in tally.reasons.items():
         for why, n in reasons.most_common(MAX_REASONS):
             reason = printable(why) or "no reason given"
-            lines.append(textwrap.fill(f"{ending} {n:,}: {reason}", WIDTH, subsequent_indent="    ", **AT_SPACES))
+            lines.append(
+                textwrap.fill(
+                    f"{ending} {n:,}: {reason}", WIDTH, subsequent_indent="    ", **AT_SPACES
+                )
+            )
         if (rest := len(reasons) - MAX_REASONS) > 0:
             lines.append(f"{ending}: {count(rest, 'other reason')}")
     if calls := tally.ledger.lost_calls:
         tokens = tally.ledger.lost.tokens
-        counted = f"up to {short(tokens)} tokens, counted as spent" if tokens else "how much, only the server knows"
+        counted = (
+            f"up to {short(tokens)} tokens, counted as spent"
+            if tokens
+            else "how much, only the server knows"
+        )
         lines.append(f"{count(calls, 'call')} without an answer may have been billed: {counted}")
     return lines
 
@@ -88,15 +103,24 @@ def cap_reached(tally: Tally) -> list[str]:
     wanted = ledger.refused or total
     limits, keys = [], []
     if ledger.max_tokens is not None:
-        limits.append(f"{total.tokens:,} of {ledger.max_tokens:,} tokens, and the next turn may take {wanted.tokens:,}")
+        limits.append(
+            f"{total.tokens:,} of {ledger.max_tokens:,} tokens, and the next turn may take {wanted.tokens:,}"
+        )
         keys.append("max_tokens")
     if ledger.max_cost is not None:
         spent, most, more = (money_text(n) for n in (total.cost, ledger.max_cost, wanted.cost))
         limits.append(f"{spent} of {most} {tally.currency}, and the next turn may cost {more}")
         keys.append("max_cost")
-    lines = [f"stopped at the cap: {'; '.join(limits)}", f"to go on, raise {' or '.join(keys)} and run again"]
+    lines = [
+        f"stopped at the cap: {'; '.join(limits)}",
+        f"to go on, raise {' or '.join(keys)} and run again",
+    ]
     if held := ledger.before_held.tokens:
-        cost = f" and {money_text(ledger.before_held.cost)} {tally.currency}" if ledger.before_held.cost else ""
+        cost = (
+            f" and {money_text(ledger.before_held.cost)} {tally.currency}"
+            if ledger.before_held.cost
+            else ""
+        )
         lines.append(
             f"{held:,} of these tokens{cost} are of calls in flight when earlier runs were killed, and may not have "
             "been billed: if your provider's bill says so, run with --release-lost"

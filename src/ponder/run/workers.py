@@ -1,8 +1,9 @@
 """Asks a model whose weights are held by other processes, its hosts, on this machine or others.
 
-A request goes to the host with the fewest in progress. A host may be lost at any time, with its process or its whole
-machine; it is then left alone until it answers again, and its requests are asked elsewhere. That isn't a failure of
-theirs, so nothing is stored of it. A model that loses hosts again and again without an answer ends the run.
+A request goes to the host with the fewest in progress. A host may be lost at any time, with its
+process or its whole machine; it is then left alone until it answers again, and its requests are
+asked elsewhere. That isn't a failure of theirs, so nothing is stored of it. A model that loses
+hosts again and again without an answer ends the run.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any, Protocol, Self
 
 from ponder.core import Completion, Model, Request, Served, Task, UserError, Wrapped
 
-SENT = ("problem", "messages", "seed", "sample", "turn", "budget", "limit")  # of a request, in its order
+# of a request, in its order
+SENT = ("problem", "messages", "seed", "sample", "turn", "budget", "limit")
 AGAIN = 1.0  # seconds until a lost host is looked at again
 MAX_LOOKS = 600  # until it is given up
 MAX_LOSSES = 5  # of one host in a row, without an answer of any
@@ -32,7 +34,10 @@ class Host(Protocol):
         """Wait until it can answer. Raises `HostLost`, or `UserError` if it never can."""
 
     async def complete(self, task: int, request: Request) -> Completion:
-        """Answer a request. The task is told by its number: it may hold a whole benchmark. Raises `HostLost`."""
+        """Answer a request.
+
+        The task is told by its number: it may hold a whole benchmark. Raises `HostLost`.
+        """
 
     def close(self) -> None:
         """End the process."""
@@ -41,7 +46,9 @@ class Host(Protocol):
 class Hosted(Wrapped, Served):
     """A model that hosts answer for. They start what it needs."""
 
-    def __init__(self, inner: Model, tasks: Sequence[Task], start: Callable[[], Host], replicas: int) -> None:
+    def __init__(
+        self, inner: Model, tasks: Sequence[Task], start: Callable[[], Host], replicas: int
+    ) -> None:
         super().__init__(inner)
         self.concurrency = inner.concurrency * replicas
         self._tasks, self._start, self._replicas = list(tasks), start, replicas
@@ -66,7 +73,10 @@ class Hosted(Wrapped, Served):
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for task in self._opening:
             task.cancel()
@@ -100,7 +110,10 @@ class Hosted(Wrapped, Served):
         return min(self._open, key=lambda host: self._in_progress[host])
 
     def _lost(self, host: Host, why: HostLost) -> None:
-        """Leave a host alone until it answers again. Of all its requests that fail at once, the first says so."""
+        """Leave a host alone until it answers again.
+
+        Of all its requests that fail at once, the first says so.
+        """
         if host not in self._open:
             return
         self._open.discard(host)
@@ -122,7 +135,10 @@ class Hosted(Wrapped, Served):
         task.add_done_callback(self._opening.discard)
 
     async def _until_open(self, host: Host) -> None:
-        """Wait until a host can answer. A lost one may take minutes to come back, on another machine."""
+        """Wait until a host can answer.
+
+        A lost one may take minutes to come back, on another machine.
+        """
         for _ in range(MAX_LOOKS):
             try:
                 await host.open()

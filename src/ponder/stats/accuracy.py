@@ -1,11 +1,14 @@
-"""Accuracy and tokens at each size, with intervals for attempts that are correlated within a problem.
+"""Accuracy and tokens at each size, with intervals for attempts that are correlated within a
+problem.
 
-Every problem counts once, however many attempts it has: an accuracy or a mean is the mean of the problems' means, with
-the variance between them. Pooled attempts would favour the problems with the most attempts.
+Every problem counts once, however many attempts it has: an accuracy or a mean is the mean of the
+problems' means, with the variance between them. Pooled attempts would favour the problems with the
+most attempts.
 
-Accuracy has a Wilson interval on the effective sample size of Korn & Graubard (1998), who use it with Clopper-Pearson,
-whose intervals are wider than necessary. The effective size differs from theirs near 0 % and 100 %, where too few
-problems show how strongly attempts are correlated: there it approaches its minimum, the number of problems.
+Accuracy has a Wilson interval on the effective sample size of Korn & Graubard (1998), who use it
+with Clopper-Pearson, whose intervals are wider than necessary. The effective size differs from
+theirs near 0 % and 100 %, where too few problems show how strongly attempts are correlated: there
+it approaches its minimum, the number of problems.
 """
 
 from __future__ import annotations
@@ -22,7 +25,10 @@ from ponder.stats.distributions import t_quantile, z_quantile
 
 @dataclass(frozen=True, slots=True)
 class SizeRow:
-    """Results of one model at one size. `graded`, `unparsed` and `truncated` add up to the attempts."""
+    """Results of one model at one size.
+
+    `graded`, `unparsed` and `truncated` add up to the attempts.
+    """
 
     size: float
     accuracy: Estimate
@@ -36,7 +42,9 @@ class SizeRow:
 
 
 def accuracy(correct: Bools, problem: Ints, level: float = 0.95) -> Estimate:
-    """The mean of the problems' fractions correct; `problem` is the number of each attempt's problem."""
+    """The mean of the problems' fractions correct; `problem` is the number of each attempt's
+    problem.
+    """
     n, own = len(correct), problem_means(correct, problem)
     problems = len(own)
     value = float(own.mean()) if n else math.nan
@@ -47,7 +55,8 @@ def accuracy(correct: Bools, problem: Ints, level: float = 0.95) -> Estimate:
 
 
 def rate(events: Floats, right: Floats, level: float = 0.95) -> Estimate:
-    """The fraction right of all events, such as turns at risk, where a problem with more events weighs more.
+    """The fraction right of all events, such as turns at risk, where a problem with more events
+    weighs more.
 
     Both are counts, one per problem; a problem without events doesn't count.
     """
@@ -97,7 +106,9 @@ def problem_means(values: Floats | Bools, problem: Ints) -> Floats:
 
 
 def _rarer(attempts: Floats, right: Floats, value: float) -> int:
-    """The number of problems with the rarer outcome; at one half, of those with a wrong answer, despite rounding."""
+    """The number of problems with the rarer outcome; at one half, of those with a wrong answer,
+    despite rounding.
+    """
     return int(np.count_nonzero(right > 0 if value < 0.5 - 1e-12 else right < attempts))
 
 
@@ -116,9 +127,9 @@ def effective_sample(
 ) -> float:
     """How many independent attempts carry as much information as these, at two problems or more.
 
-    Only problems with the rarer outcome (`rarer` of them) show how strongly attempts are correlated: few show little,
-    and at 0 % or 100 % there are none. Without that limit, one error in 80 attempts would give a narrower interval
-    than none.
+    Only problems with the rarer outcome (`rarer` of them) show how strongly attempts are
+    correlated: few show little, and at 0 % or 100 % there are none. Without that limit, one error
+    in 80 attempts would give a narrower interval than none.
     """
     most = problems + (attempts - problems) * rarer / (rarer + 5)
     if variance == 0.0:
@@ -137,10 +148,12 @@ def wilson(fraction: float, n: float, level: float) -> tuple[float, float]:
 
 
 def mean(values: Floats, problem: Ints, level: float = 0.95, *, least: float = 0.0) -> Estimate:
-    """The mean of a quantity that is never below `least`, such as tokens, with Hall's (1992) interval.
+    """The mean of a quantity that is never below `least`, such as tokens, with Hall's (1992)
+    interval.
 
-    Hall's cubic removes the skewness of the t statistic. Of lognormal tokens with a spread of 1 in the logarithm, 10,
-    30 and 100 problems, it covers .91, .92 and .94; Student's t covers .84, .87 and .93.
+    Hall's cubic removes the skewness of the t statistic. Of lognormal tokens with a spread of 1 in
+    the logarithm, 10, 30 and 100 problems, it covers .91, .92 and .94; Student's t covers .84, .87
+    and .93.
     """
     own = problem_means(values, problem)
     n, problems, value = len(values), len(own), float(own.mean()) if len(own) else math.nan
@@ -149,7 +162,9 @@ def mean(values: Floats, problem: Ints, level: float = 0.95, *, least: float = 0
     spread, upper = float(own.std()), t_quantile((1 + level) / 2, problems - 1)
     skewness = float(((own - value) ** 3).mean()) / spread**3 if spread > 1e-9 * abs(value) else 0.0
     error = spread / math.sqrt(problems - 1)
-    low, high = (value - error * _unskewed(t, skewness / math.sqrt(problems)) for t in (upper, -upper))
+    low, high = (
+        value - error * _unskewed(t, skewness / math.sqrt(problems)) for t in (upper, -upper)
+    )
     return Estimate(value, max(least, min(low, value)), max(high, value), n, problems)
 
 
@@ -160,7 +175,9 @@ def _unskewed(t: float, skewness: float) -> float:
 
 
 def geometric_mean(tokens: Floats, problem: Ints, level: float = 0.95) -> Estimate:
-    """The exponential of the mean logarithm, with a t interval; an attempt without tokens counts as one token."""
+    """The exponential of the mean logarithm, with a t interval; an attempt without tokens counts as
+    one token.
+    """
     own = problem_means(np.log(np.maximum(tokens, 1.0)), problem)
     n, problems = len(tokens), len(own)
     if problems < 2:
@@ -175,7 +192,8 @@ def _exp(x: float) -> float:
 
 
 def median_tokens(data: Columns, level: float = 0.95) -> Estimate:
-    """The median with Woodruff's interval: the quantiles at the ends of the interval of the fraction below it.
+    """The median with Woodruff's interval: the quantiles at the ends of the interval of the
+    fraction below it.
 
     Quantiles of attempts, weighted so that problems weigh the same.
     """
@@ -184,7 +202,10 @@ def median_tokens(data: Columns, level: float = 0.95) -> Estimate:
         return Estimate(math.nan, 0.0, math.inf, 0, 0)
     needed = np.where(data.truncated, math.inf, data.tokens)
     order = np.argsort(needed, kind="stable")
-    tokens, up_to = needed[order], np.cumsum(1 / (problems * np.bincount(data.problem)[data.problem[order]]))
+    tokens, up_to = (
+        needed[order],
+        np.cumsum(1 / (problems * np.bincount(data.problem)[data.problem[order]])),
+    )
 
     def quantile(fraction: float, *, above: bool = False) -> float:
         """The first attempt by which this fraction is reached, or exceeded."""
@@ -196,6 +217,7 @@ def median_tokens(data: Columns, level: float = 0.95) -> Estimate:
     if problems < 2:
         return Estimate(middle, 0.0, math.inf, n, problems)
     low, high = wilson(0.5, _effective(needed <= lower, data.problem, level), level)
-    # With more than half of the attempts truncated, even the low end may be unknown: they spent at least this much.
+    # With more than half of the attempts truncated, even the low end may be unknown: they spent at
+    # least this much.
     least = float(min(quantile(low), data.tokens.max()))
     return Estimate(middle, least, quantile(high, above=True), n, problems)

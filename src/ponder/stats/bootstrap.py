@@ -1,8 +1,9 @@
 """The bootstrap behind every fitted curve: it resamples whole problems within their size.
 
-The rescaled bootstrap of Rao & Wu (1988): from H problems draw H-1 with replacement and weight each by H/(H-1). A plain
-bootstrap of three problems per size would give two thirds of their variance. A size with a single problem shares a
-stratum with the next size, because alone it would show no variance.
+The rescaled bootstrap of Rao & Wu (1988): from H problems draw H-1 with replacement and weight each
+by H/(H-1). A plain bootstrap of three problems per size would give two thirds of their variance. A
+size with a single problem shares a stratum with the next size, because alone it would show no
+variance.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def drawing_sizes(sizes: Floats) -> Floats:
 
 
 def strata(size_of: Ints) -> list[slice]:
-    """Runs of problems, sorted by size, to resample together: one size, or neighbouring sizes up to two problems."""
+    """Runs of problems, sorted by size, to resample together: one size, or neighbouring sizes up to
+    two problems.
+    """
     ends = [int(end) for end in np.flatnonzero(np.diff(size_of)) + 1] + [len(size_of)]
     cuts = [0]
     for end in ends:
@@ -48,7 +51,9 @@ def strata(size_of: Ints) -> list[slice]:
 
 
 def resampled_sums(values: Floats, size_of: Ints, replicates: int, seed: int) -> Floats:
-    """Replicates × sizes × columns: `values` (one row per problem) summed over the resampled problems of each size."""
+    """Replicates × sizes × columns: `values` (one row per problem) summed over the resampled
+    problems of each size.
+    """
     rng = np.random.default_rng(seed)
     out = np.zeros((replicates, int(size_of[-1]) + 1, values.shape[1]))
     for run in strata(size_of):
@@ -66,7 +71,9 @@ def _weights(rng: np.random.Generator, replicates: int, problems: int) -> Floats
         return np.ones((replicates, 1))
     picks = rng.integers(0, problems, (replicates, problems - 1))
     picks += problems * np.arange(replicates)[:, None]
-    counts = np.bincount(picks.ravel(), minlength=replicates * problems).reshape(replicates, problems)
+    counts = np.bincount(picks.ravel(), minlength=replicates * problems).reshape(
+        replicates, problems
+    )
     return np.asarray(counts * (problems / (problems - 1)), dtype=np.float64)
 
 

@@ -1,4 +1,6 @@
-"""Outcomes of one task and one model as NumPy columns, sorted so that no estimate depends on their order."""
+"""Outcomes of one task and one model as NumPy columns, sorted so that no estimate depends on their
+order.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ FEWEST_PAIRS = 3  # problems that two models answered, for an interval or a test
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """One row per attempt that ended with an answer or a truncation; failed attempts are only counted."""
+    """One row per attempt that ended with an answer or a truncation; failed attempts are only
+    counted.
+    """
 
     size: Floats
     problem: Ints  # number of the problem: 0, 1, 2, … in order of size
@@ -52,7 +56,10 @@ class Columns:
 
 
 def one_series(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Return the answered outcomes, sorted by size and problem. Raise ValueError if they mix tasks or models."""
+    """Return the answered outcomes, sorted by size and problem.
+
+    Raise ValueError if they mix tasks or models.
+    """
     cells = {o.cell for o in outcomes}
     if len({(cell.task_key, cell.model_key) for cell in cells}) > 1:
         raise ValueError("one task and one model at a time")
@@ -73,8 +80,13 @@ def by_problem(outcomes: Iterable[Outcome]) -> list[Outcome]:
     return [answered[i] for i in np.lexsort(keys).tolist()]
 
 
-def columns(outcomes: Sequence[Outcome], tokens: TokenKind = "thinking", *, pooled: bool = False) -> Columns:
-    """Return outcomes as columns. `pooled`: they may be of several models, such as the training seeds of a variant."""
+def columns(
+    outcomes: Sequence[Outcome], tokens: TokenKind = "thinking", *, pooled: bool = False
+) -> Columns:
+    """Return outcomes as columns.
+
+    `pooled`: they may be of several models, such as the training seeds of a variant.
+    """
     rows = by_problem(outcomes) if pooled else one_series(outcomes)
     return Columns(
         size=_floats(o.size for o in rows),
@@ -83,7 +95,9 @@ def columns(outcomes: Sequence[Outcome], tokens: TokenKind = "thinking", *, pool
         unparsed=_bools(o.ended == "unparsed" for o in rows),
         truncated=_bools(o.ended == "truncated" for o in rows),
         tokens=_floats(o.tokens(tokens) for o in rows),
-        failed_size=np.array(sorted(o.size for o in outcomes if o.ended == "failed"), dtype=np.float64),
+        failed_size=np.array(
+            sorted(o.size for o in outcomes if o.ended == "failed"), dtype=np.float64
+        ),
     )
 
 
@@ -95,7 +109,9 @@ def summed(values: Floats | Bools, group: Ints) -> Floats:
 
 
 def clusters(outcomes: Sequence[Outcome]) -> Ints:
-    """The number of each outcome's problem, in sorted order, so that the order of the attempts can't matter."""
+    """The number of each outcome's problem, in sorted order, so that the order of the attempts
+    can't matter.
+    """
     name = _names(outcomes)
     size = np.unique(_floats(o.size for o in outcomes), return_inverse=True)[1].astype(np.int64)
     both = size * (int(name.max(initial=0)) + 1) + name

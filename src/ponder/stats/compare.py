@@ -1,11 +1,13 @@
-"""Compares two models on the same problems: accuracy, tokens, critical size and the cost of a right answer.
+"""Compares two models on the same problems: accuracy, tokens, critical size and the cost of a right
+answer.
 
     compare(outcomes_of_a, outcomes_of_b, margin=0.03).verdict
 
-A is the reference. A difference is B less A, a ratio B over A; everything is paired by problem. Accuracy: Tango's
-(1998) interval with one attempt per problem, Bonett and Price's (2012) on the problems' means with several, widened by
-training seeds. The p-values of all rows are corrected together (Benjamini & Hochberg 1995). "Not worse by more than
-the margin" is a test of its own, that the interval of the difference lies above minus the margin.
+A is the reference. A difference is B less A, a ratio B over A; everything is paired by problem.
+Accuracy: Tango's (1998) interval with one attempt per problem, Bonett and Price's (2012) on the
+problems' means with several, widened by training seeds. The p-values of all rows are corrected
+together (Benjamini & Hochberg 1995). "Not worse by more than the margin" is a test of its own, that
+the interval of the difference lies above minus the margin.
 """
 
 from __future__ import annotations
@@ -25,7 +27,16 @@ from ponder.stats.effort import EXTRAPOLATED
 from ponder.stats.frontier import Variant, Verdict, accuracy_difference, fraction, verdict
 from ponder.stats.paired import tango
 from ponder.stats.power import Components, of_two, problems_for_margin
-from ponder.stats.ratios import Log, Pair, TokenLogs, both_right, critical_ratio, pair, per_right, token_logs
+from ponder.stats.ratios import (
+    Log,
+    Pair,
+    TokenLogs,
+    both_right,
+    critical_ratio,
+    pair,
+    per_right,
+    token_logs,
+)
 
 Quantity: TypeAlias = Literal[
     "accuracy",
@@ -38,9 +49,7 @@ Quantity: TypeAlias = Literal[
     "money per right answer",
 ]
 
-CLIFF = (
-    "accuracy may fall within one step of sizes, so it is compared without pairing; sizes in between would tell more"
-)
+CLIFF = "accuracy may fall within one step of sizes, so it is compared without pairing; sizes in between would tell more"
 
 
 FEW = f"fewer than {FEWEST_PAIRS} problems in common"
@@ -73,8 +82,10 @@ class SizeRow:
     first: Estimate  # accuracy of A
     second: Estimate
     difference: Estimate  # B less A; from −1 to 1 if there are fewer than three problems
-    tokens: Estimate | None  # B over A, from the fitted curves; None too if there are fewer than three problems
-    only_first: int  # problems that A got right and B wrong; with several attempts, A more often right than B
+    # B over A, from the fitted curves; None too if there are fewer than three problems
+    tokens: Estimate | None
+    # problems that A got right and B wrong; with several attempts, A more often right than B
+    only_first: int
     only_second: int
     extrapolated: bool  # more than 20 % of the attempts of one of them were truncated
 
@@ -95,7 +106,8 @@ class PairComparison:
     margin: float
     verdict: Verdict
     components: Components  # variances of the difference in accuracy
-    more_problems: float  # that would decide, if the difference is as measured; infinite: none would; 0: decided
+    # that would decide, if the difference is as measured; infinite: none would; 0: decided
+    more_problems: float
 
     def row(self, quantity: Quantity) -> Row | None:
         return next((row for row in self.rows if row.quantity == quantity), None)
@@ -172,21 +184,35 @@ def _rows(pair: Pair) -> tuple[list[Row], list[tuple[Quantity, str]], TokenLogs 
     first, second = pair.sides
     apart = difference_in_accuracy(first.variant, second.variant)
     own = [fraction(side.variant, side.variant.correct) for side in pair.sides]
-    rows, omitted = [Row("accuracy", own[0], own[1], apart(0.95), False, p_value(apart))], list[tuple[Quantity, str]]()
+    rows, omitted = (
+        [Row("accuracy", own[0], own[1], apart(0.95), False, p_value(apart))],
+        list[tuple[Quantity, str]](),
+    )
     curves = token_logs(pair)
     if pair.problems < FEWEST_PAIRS:
-        omitted += [(quantity, FEW) for quantity in ("tokens", "critical size", "tokens per right answer")]
+        omitted += [
+            (quantity, FEW) for quantity in ("tokens", "critical size", "tokens per right answer")
+        ]
         return rows, omitted, curves
     if curves is None:
         omitted.append(("tokens", "one of them has no tokens, or no attempt that ended by itself"))
     else:
-        note = f"without {count(curves.left_out, 'problem')} at which one of them used none" if curves.left_out else ""
+        note = (
+            f"without {count(curves.left_out, 'problem')} at which one of them used none"
+            if curves.left_out
+            else ""
+        )
         rows.append(replace(_ratio("tokens", *curves.overall), note=note))
     solved = both_right(pair)
     if solved:
         rows.append(_ratio("tokens where both are right", *solved))
     else:
-        omitted.append(("tokens where both are right", "both are right, with tokens, on fewer than five problems"))
+        omitted.append(
+            (
+                "tokens where both are right",
+                "both are right, with tokens, on fewer than five problems",
+            )
+        )
     if len(pair.sizes) < 2:
         omitted.append(("tokens at the largest size", "all problems have one size"))
     elif curves:
@@ -226,7 +252,9 @@ def _money(pair: Pair, rows: list[Row], omitted: list[tuple[Quantity, str]]) -> 
 
 def _ratio(quantity: Quantity, first: Log, second: Log) -> Row:
     ratio = second.over(first)
-    return Row(quantity, first.interval(), second.interval(), ratio(0.95), True, p_value(ratio, 1.0))
+    return Row(
+        quantity, first.interval(), second.interval(), ratio(0.95), True, p_value(ratio, 1.0)
+    )
 
 
 def _by_size(pair: Pair, curves: TokenLogs | None) -> list[SizeRow]:
@@ -236,7 +264,11 @@ def _by_size(pair: Pair, curves: TokenLogs | None) -> list[SizeRow]:
         one, other = (v.by_problem(v.correct) for v in (first, second))
         cut = max(float(side.data.truncated[side.data.size == size].mean()) for side in pair.sides)
         ratio = None
-        if curves and len(curves.by_size) == len(pair.sizes) and curves.by_size[k][0].problems >= FEWEST_PAIRS:
+        if (
+            curves
+            and len(curves.by_size) == len(pair.sizes)
+            and curves.by_size[k][0].problems >= FEWEST_PAIRS
+        ):
             ratio = curves.by_size[k]
         rows.append(
             SizeRow(
@@ -267,8 +299,15 @@ def _at(variant: Variant, problems: Bools) -> Variant:
 
 
 def _more(pair: Pair, variances: Components, difference: Estimate, margin: float) -> float:
-    """Problems to add until the margin, or the difference itself, would be shown in 80 % of runs, if it is real."""
-    samples = max(1, round(min(len(s.data) / s.data.problems / max(1, len(s.variant.seeds)) for s in pair.sides)))
+    """Problems to add until the margin, or the difference itself, would be shown in 80 % of runs,
+    if it is real.
+    """
+    samples = max(
+        1,
+        round(
+            min(len(s.data) / s.data.problems / max(1, len(s.variant.seeds)) for s in pair.sides)
+        ),
+    )
     seeds = max(1, *(len(s.variant.seeds) for s in pair.sides))
     value = difference.value
     ways = [problems_for_margin(variances, margin, samples, seeds, difference=value)]

@@ -1,21 +1,24 @@
-"""The critical size, at which accuracy falls below 50 %, from a psychometric curve of accuracy against size.
+"""The critical size, at which accuracy falls below 50 %, from a psychometric curve of accuracy
+against size.
 
-p(size) = (1 - lapse) · logistic(slope · (log c - log size)), lapse in [0, 0.45], by maximum likelihood; after Wichmann
-& Hill (2001), with the critical size where p itself, not the logistic, is one half. Problems of one size weigh the
-same, however many attempts each has.
+p(size) = (1 - lapse) · logistic(slope · (log c - log size)), lapse in [0, 0.45], by maximum
+likelihood; after Wichmann & Hill (2001), with the critical size where p itself, not the logistic,
+is one half. Problems of one size weigh the same, however many attempts each has.
 
-Each end of the interval is the wider of two. The bootstrap over problems accounts for attempts that are correlated
-within a problem. The profile likelihood accounts for the uncertainty that is left at 20 right of 20, and between the
-two sizes where accuracy drops from 100 % to 0 %. Nothing is extrapolated: an end beyond the sizes measured is open, and
-a value beyond them is nan.
+Each end of the interval is the wider of two. The bootstrap over problems accounts for attempts that
+are correlated within a problem. The profile likelihood accounts for the uncertainty that is left at
+20 right of 20, and between the two sizes where accuracy drops from 100 % to 0 %. Nothing is
+extrapolated: an end beyond the sizes measured is open, and a value beyond them is nan.
 
-The curve is checked in three ways: against a local fit, against no curve at all, and against any accuracy that never
-rises with size. The critical size comes from one curve through all sizes: if the true curve has another shape, sizes
-far from the crossing pull it aside. The local fit, a logistic without lapses through the three sizes nearest the
-crossing, is less certain and depends less on the shape.
+The curve is checked in three ways: against a local fit, against no curve at all, and against any
+accuracy that never rises with size. The critical size comes from one curve through all sizes: if
+the true curve has another shape, sizes far from the crossing pull it aside. The local fit, a
+logistic without lapses through the three sizes nearest the crossing, is less certain and depends
+less on the shape.
 
-The interval of the lapse rate is by profile likelihood: for each rate, the best critical size and slope. A lattice
-can't give it: at 100 right of 100 the best lapse is 0, and so is every redrawn one, but 1 % isn't excluded.
+The interval of the lapse rate is by profile likelihood: for each rate, the best critical size and
+slope. A lattice can't give it: at 100 right of 100 the best lapse is 0, and so is every redrawn
+one, but 1 % isn't excluded.
 """
 
 from __future__ import annotations
@@ -44,10 +47,12 @@ class Critical:
     lapse: Estimate  # the fraction of attempts that is wrong at any size
     curve: Curve | None  # None: fewer than two sizes, or a size of 0, which has no logarithm
     local: Estimate  # the size at 50 % from the three sizes nearest to it only
-    local_p_value: float  # small: `size` and `local` differ by more than chance explains; nan: not known
+    # small: `size` and `local` differ by more than chance explains; nan: not known
+    local_p_value: float
     fit_p_value: float  # small: the curve does not fit
     steady_p_value: float  # small: accuracy does not fall steadily with size
-    rise: tuple[float, float]  # the two sizes between which accuracy rises most clearly; nan if it never rises
+    # the two sizes between which accuracy rises most clearly; nan if it never rises
+    rise: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,8 @@ class Local:
     low: float
     high: float
     nearest: Ints  # indices of the sizes it uses
-    cliff: bool  # no wrong answer at a smaller size than a right one: the data can't place it between two sizes
+    # no wrong answer at a smaller size than a right one: the data can't place it between two sizes
+    cliff: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +72,34 @@ class Steady:
     """Whether accuracy falls steadily with size, or at least never rises."""
 
     p_value: float  # small: it rises somewhere
-    rise: tuple[float, float]  # the two sizes between which it rises most clearly; nan if it never does
+    # the two sizes between which it rises most clearly; nan if it never does
+    rise: tuple[float, float]
 
 
-def critical_size(data: Columns, level: float = 0.95, replicates: int = 1000, seed: int = 0) -> Critical:
+def critical_size(
+    data: Columns, level: float = 0.95, replicates: int = 1000, seed: int = 0
+) -> Critical:
     sizes = np.unique(data.size)
     if len(sizes) < 2 or sizes[0] <= 0:
         unknown = Estimate(math.nan, 0.0, math.inf, len(data), data.problems)
         lapse = Estimate(math.nan, 0.0, 1.0, len(data), data.problems)
-        return Critical(unknown, unknown, lapse, None, unknown, math.nan, math.nan, math.nan, (math.nan, math.nan))
+        return Critical(
+            unknown,
+            unknown,
+            lapse,
+            None,
+            unknown,
+            math.nan,
+            math.nan,
+            math.nan,
+            (math.nan, math.nan),
+        )
     size_of, log_size = data.size_of_problem, np.log(sizes)
     counts = counts_by_problem(data)
     total = summed(counts, size_of)
     row, effect = _flat(total[None]), _design_effect(counts, size_of, total)
-    # Half of a chi-squared with three degrees of freedom exceeds 12 once in 40,000 times: replicates stay within.
+    # Half of a chi-squared with three degrees of freedom exceeds 12 once in 40,000 times:
+    # replicates stay within.
     grid = _zoom(_box(log_size), row[0], log_size, within=12 * effect)
     table = _table(grid, log_size)
     best, top = _climb(grid, table, row[0], log_size)
@@ -91,7 +111,8 @@ def critical_size(data: Columns, level: float = 0.95, replicates: int = 1000, se
     shallowest, steepest = np.exp(_box(log_size)[:, 1])
     low, high = lapse_interval(total, log_size, (shallowest, steepest), drop)
     value, steady = found.lapse.value, steadiness(total, sizes, effect)
-    if steady.p_value < 1 - level and best[1] <= math.log(shallowest) + 1e-6:  # it rises: no size is critical
+    # it rises: no size is critical
+    if steady.p_value < 1 - level and best[1] <= math.log(shallowest) + 1e-6:
         found = replace(found, size=replace(found.size, value=math.nan, low=0.0, high=math.inf))
     found = replace(
         found,
@@ -105,7 +126,9 @@ def critical_size(data: Columns, level: float = 0.95, replicates: int = 1000, se
 
 
 def counts_by_problem(data: Columns) -> Floats:
-    """(Attempts, right) by problem, scaled so that every problem of a size has the mean number of attempts."""
+    """(Attempts, right) by problem, scaled so that every problem of a size has the mean number of
+    attempts.
+    """
     size_of = data.size_of_problem
     counts = summed(np.column_stack([np.ones(len(data)), data.correct]), data.problem)
     mean = np.bincount(size_of, weights=counts[:, 0]) / np.bincount(size_of)
@@ -113,17 +136,29 @@ def counts_by_problem(data: Columns) -> Floats:
 
 
 def redrawn_log_sizes(data: Columns, resampled: Floats) -> Floats:
-    """The log critical size of each replicate; `resampled` is replicates × sizes × (attempts, right)."""
-    size_of, log_size, counts = data.size_of_problem, np.log(np.unique(data.size)), counts_by_problem(data)
+    """The log critical size of each replicate; `resampled` is replicates × sizes × (attempts,
+    right).
+    """
+    size_of, log_size, counts = (
+        data.size_of_problem,
+        np.log(np.unique(data.size)),
+        counts_by_problem(data),
+    )
     total = summed(counts, size_of)
-    grid = _zoom(_box(log_size), _flat(total[None])[0], log_size, 12 * _design_effect(counts, size_of, total))
+    grid = _zoom(
+        _box(log_size), _flat(total[None])[0], log_size, 12 * _design_effect(counts, size_of, total)
+    )
     return np.asarray(grid[_refit(_table(grid, log_size), _flat(resampled))[0], 0])
 
 
-def _compared(found: Critical, local: Local, sizes: Floats, resampled: Floats, redrawn: Floats) -> Critical:
-    """With the local estimate, and a test of its difference from the critical size, both on the same redrawn problems.
+def _compared(
+    found: Critical, local: Local, sizes: Floats, resampled: Floats, redrawn: Floats
+) -> Critical:
+    """With the local estimate, and a test of its difference from the critical size, both on the
+    same redrawn problems.
 
-    A cliff between two sizes has no shape to check, and an open local interval no spread to compare with.
+    A cliff between two sizes has no shape to check, and an open local interval no spread to compare
+    with.
     """
     value, low, high = (math.exp(min(end, 700.0)) for end in (local.value, local.low, local.high))
     estimate = _within(replace(found.size, value=value, low=low, high=high), sizes, local.cliff)
@@ -131,8 +166,13 @@ def _compared(found: Critical, local: Local, sizes: Floats, resampled: Floats, r
     bounded = estimate.low > 0 and math.isfinite(estimate.high) and not math.isnan(estimate.value)
     if bounded and not local.cliff and math.isfinite(found.size.value):
         log_size = np.log(sizes[local.nearest])
-        again = log_size.mean() + crossed(fitted_lines(resampled[:, local.nearest], log_size)[0]) - redrawn[:, 0]
-        spread = float(np.subtract(*np.nanquantile(again, [0.84134, 0.15866]))) / 2  # a few may not cross: no sd
+        again = (
+            log_size.mean()
+            + crossed(fitted_lines(resampled[:, local.nearest], log_size)[0])
+            - redrawn[:, 0]
+        )
+        # a few may not cross: no sd
+        spread = float(np.subtract(*np.nanquantile(again, [0.84134, 0.15866]))) / 2
         apart = abs(math.log(estimate.value / found.size.value))
         p_value = math.erfc(apart / spread / math.sqrt(2)) if spread > 0 else math.nan
     return replace(found, local=estimate, local_p_value=p_value)
@@ -148,7 +188,9 @@ def _report(data: Columns, best: Floats, likely: Floats, redrawn: Floats, level:
     value = _accuracy(best[None], np.log(x))[0]
     low, high = _wider(_accuracy(likely, np.log(x)), _accuracy(redrawn, np.log(x)), level)
     curve = draw_curve(x, value, np.minimum(low, value), np.maximum(high, value))
-    size, slope = (estimate(math.exp(best[i]), np.exp(likely[:, i]), np.exp(redrawn[:, i])) for i in (0, 1))
+    size, slope = (
+        estimate(math.exp(best[i]), np.exp(likely[:, i]), np.exp(redrawn[:, i])) for i in (0, 1)
+    )
     shallowest, steepest = np.exp(_box(np.log(sizes))[:, 1])
     cliff = slope.high >= steepest * (1 - 1e-9)
     size = _within(size, sizes, cliff)
@@ -158,20 +200,32 @@ def _report(data: Columns, best: Floats, likely: Floats, redrawn: Floats, level:
         low=slope.low if slope.low > shallowest * (1 + 1e-9) else 0.0,
         high=math.inf if cliff else slope.high,
     )
-    lapse, unknown = replace(size, value=float(best[2])), replace(size, value=math.nan, low=0.0, high=math.inf)
-    return Critical(size, slope, lapse, curve, unknown, math.nan, math.nan, math.nan, (math.nan, math.nan))
+    lapse, unknown = (
+        replace(size, value=float(best[2])),
+        replace(size, value=math.nan, low=0.0, high=math.inf),
+    )
+    return Critical(
+        size, slope, lapse, curve, unknown, math.nan, math.nan, math.nan, (math.nan, math.nan)
+    )
 
 
 def _fit_p_value(
     table: Floats, total: Floats, chance: Floats, effect: float, seed: int, replicates: int = 200
 ) -> float:
-    """How often data drawn from the fitted curve, as many as are independent, fit a curve as badly as the data do."""
+    """How often data drawn from the fitted curve, as many as are independent, fit a curve as badly
+    as the data do.
+    """
     n = np.maximum(1, np.round(total[:, 0] / effect))
-    right = np.random.default_rng(seed).binomial(n.astype(np.int64), np.clip(chance, 0, 1), (replicates, len(n)))
+    right = np.random.default_rng(seed).binomial(
+        n.astype(np.int64), np.clip(chance, 0, 1), (replicates, len(n))
+    )
     drawn = np.stack([np.broadcast_to(n, right.shape), right], axis=-1)
 
     def misfit(counts: Floats) -> Floats:
-        return log_likelihood(counts, counts[..., 1] / counts[..., 0]) - _refit(table, _flat(counts))[1]
+        return (
+            log_likelihood(counts, counts[..., 1] / counts[..., 0])
+            - _refit(table, _flat(counts))[1]
+        )
 
     own = float(misfit(total[None])[0]) / effect
     return float(1 + np.count_nonzero(misfit(drawn) >= own - 1e-9)) / (replicates + 1)
@@ -185,16 +239,25 @@ def _wider(likely: Floats, redrawn: Floats, level: float) -> tuple[Floats, Float
 
 
 def _within(critical: Estimate, sizes: Floats, cliff: bool) -> Estimate:
-    """Opens the ends beyond the sizes measured; at a possible cliff, widens the interval to the sizes around it."""
+    """Opens the ends beyond the sizes measured; at a possible cliff, widens the interval to the
+    sizes around it.
+    """
     first, last = float(sizes[0]), float(sizes[-1])
     low, high = min(critical.low, last), max(critical.high, first)
     if cliff:
-        low = float(sizes[max(0, int(np.searchsorted(sizes, low, side="right")) - 1)]) if low >= first else low
+        low = (
+            float(sizes[max(0, int(np.searchsorted(sizes, low, side="right")) - 1)])
+            if low >= first
+            else low
+        )
         high = float(sizes[int(np.searchsorted(sizes, high))]) if high <= last else high
     return replace(
         critical,
-        # Where accuracy is exactly 50 % at the first or last size, rounding may put the value just outside.
-        value=critical.value if first * (1 - 1e-6) <= critical.value <= last * (1 + 1e-6) else math.nan,
+        # Where accuracy is exactly 50 % at the first or last size, rounding may put the value just
+        # outside.
+        value=critical.value
+        if first * (1 - 1e-6) <= critical.value <= last * (1 + 1e-6)
+        else math.nan,
         low=low if low >= first else 0.0,
         high=high if high <= last else math.inf,
     )
@@ -205,7 +268,9 @@ def _box(log_size: Floats) -> Floats:
     first, last = log_size[0], log_size[-1]
     span, gap = last - first, float(np.diff(log_size).min())
     # The slope ranges from almost flat over all sizes to a cliff between the two nearest ones.
-    return np.array([[first - span, math.log(0.5 / span), 0.0], [last + span, math.log(10 / gap), HIGHEST]])
+    return np.array(
+        [[first - span, math.log(0.5 / span), 0.0], [last + span, math.log(10 / gap), HIGHEST]]
+    )
 
 
 def _lattice(box: Floats, points: tuple[int, int, int]) -> Floats:
@@ -235,13 +300,17 @@ def _logits(grid: Floats, log_size: Floats) -> Floats:
 
 
 def _accuracy(grid: Floats, log_size: Floats) -> Floats:
-    return np.asarray((1 - grid[:, 2:]) / (1 + np.exp(-np.clip(_logits(grid, log_size), -500, 500))))
+    return np.asarray(
+        (1 - grid[:, 2:]) / (1 + np.exp(-np.clip(_logits(grid, log_size), -500, 500)))
+    )
 
 
 def _table(grid: Floats, log_size: Floats) -> Floats:
-    """One row per candidate: what one attempt at each size, and its being right, adds to the log likelihood.
+    """One row per candidate: what one attempt at each size, and its being right, adds to the log
+    likelihood.
 
-    The last column breaks ties in favour of a shallow curve and a small lapse: at a cliff the data can't decide.
+    The last column breaks ties in favour of a shallow curve and a small lapse: at a cliff the data
+    can't decide.
     """
     logit, lapse = _logits(grid, log_size), grid[:, 2:]
     # 1 - (1-lapse)·logistic = (e^-logit + lapse) / (1 + e^-logit), without loss where it is tiny
@@ -251,13 +320,17 @@ def _table(grid: Floats, log_size: Floats) -> Floats:
 
 
 def _flat(counts: Floats) -> Floats:
-    """Replicates × sizes × (attempts, right) as one row per replicate, in the order of the table's columns."""
+    """Replicates × sizes × (attempts, right) as one row per replicate, in the order of the table's
+    columns.
+    """
     rows = counts.transpose(0, 2, 1).reshape(len(counts), -1)
     return np.column_stack([rows, np.ones(len(rows))])
 
 
 def _refit(table: Floats, rows: Floats) -> tuple[Ints, Floats]:
-    """The best candidate for each replicate and its log likelihood, eight at a time to stay in the cache."""
+    """The best candidate for each replicate and its log likelihood, eight at a time to stay in the
+    cache.
+    """
     best, top = np.empty(len(rows), dtype=np.int64), np.empty(len(rows))
     for a in range(0, len(rows), 8):
         score = rows[a : a + 8] @ table.T
@@ -278,8 +351,14 @@ def _climb(grid: Floats, table: Floats, row: Floats, log_size: Floats) -> tuple[
 
 
 def _design_effect(counts: Floats, size_of: Ints, total: Floats) -> float:
-    """Kish's design effect: attempts per independent attempt, from 1 to the mean number of attempts per problem."""
-    right, problems, most = total[:, 1] / total[:, 0], np.bincount(size_of), float(counts[:, 0].mean())
+    """Kish's design effect: attempts per independent attempt, from 1 to the mean number of attempts
+    per problem.
+    """
+    right, problems, most = (
+        total[:, 1] / total[:, 0],
+        np.bincount(size_of),
+        float(counts[:, 0].mean()),
+    )
     spread = summed((counts[:, 1] - counts[:, 0] * right[size_of]) ** 2, size_of)
     several = problems > 1
     between = float((spread * problems / np.maximum(problems - 1, 1))[several].sum())
@@ -301,32 +380,45 @@ def falling(value: Floats, weight: Floats) -> Floats:
 def steadiness(total: Floats, sizes: Floats, effect: float) -> Steady:
     """A likelihood-ratio test of (attempts, right) by size against every accuracy that never rises.
 
-    Its null distribution is that of a constant accuracy, the hardest to tell from a rise: a mixture of chi-squared ones
-    (Robertson, Wright & Dykstra 1988, with the weights for sizes of equally many attempts). `effect` is the design
-    effect.
+    Its null distribution is that of a constant accuracy, the hardest to tell from a rise: a mixture
+    of chi-squared ones (Robertson, Wright & Dykstra 1988, with the weights for sizes of equally
+    many attempts). `effect` is the design effect.
     """
     n, own = total[:, 0], total[:, 1] / total[:, 0]
     ratio = 2 * float(log_likelihood(total, own) - log_likelihood(total, falling(own, n))) / effect
-    levels = np.ones(1)  # levels[i]: the probability that a fit to k sizes has i + 1 different values
+    # levels[i]: the probability that a fit to k sizes has i + 1 different values
+    levels = np.ones(1)
     for k in range(2, len(n) + 1):
         levels = (np.append(levels * (k - 1), 0.0) + np.insert(levels, 0, 0.0)) / k
-    p_value = sum(p * chi2_tail(ratio, len(n) - i) for i, p in enumerate(levels.tolist(), 1)) if ratio > 1e-9 else 1.0
+    p_value = (
+        sum(p * chi2_tail(ratio, len(n) - i) for i, p in enumerate(levels.tolist(), 1))
+        if ratio > 1e-9
+        else 1.0
+    )
     smooth = (total[:, 1] + 0.5) / (n + 1)
     variance = smooth * (1 - smooth) / n
     rises = (own[None] - own[:, None]) / np.sqrt(variance[None] + variance[:, None])
     lower, upper = np.unravel_index(np.argmax(np.triu(rises, 1)), rises.shape)
     some = lower < upper and rises[lower, upper] > 0
-    return Steady(p_value, (float(sizes[lower]), float(sizes[upper])) if some else (math.nan, math.nan))
+    return Steady(
+        p_value, (float(sizes[lower]), float(sizes[upper])) if some else (math.nan, math.nan)
+    )
 
 
 def log_likelihood(total: Floats, chance: Floats) -> Floats:
     """Of (attempts, right) by size, for the last two axes of `total`."""
     right, wrong = total[..., 1], total[..., 0] - total[..., 1]
     some = np.where(right > 0, right * np.log(np.maximum(chance, 1e-300)), 0.0)
-    return np.asarray((some + np.where(wrong > 0, wrong * np.log(np.maximum(1 - chance, 1e-300)), 0.0)).sum(axis=-1))
+    return np.asarray(
+        (some + np.where(wrong > 0, wrong * np.log(np.maximum(1 - chance, 1e-300)), 0.0)).sum(
+            axis=-1
+        )
+    )
 
 
-def local_fit(total: Floats, log_size: Floats, problems: Ints, effect: float, level: float) -> Local | None:
+def local_fit(
+    total: Floats, log_size: Floats, problems: Ints, effect: float, level: float
+) -> Local | None:
     """None if there are fewer than three sizes, or accuracy does not cross one half."""
     crossing = _crossing(total, log_size)
     if len(log_size) < NEAREST or math.isnan(crossing):
@@ -349,7 +441,8 @@ def crossed(lines: Floats) -> Floats:
 
 
 def fitted_lines(total: Floats, log_size: Floats) -> tuple[Floats, Floats]:
-    """Logistic regressions of replicates × sizes × (attempts, right) on centred log size, and their information.
+    """Logistic regressions of replicates × sizes × (attempts, right) on centred log size, and their
+    information.
 
     Firth's (1993) penalty keeps them finite where all are right or all are wrong.
     """
@@ -365,7 +458,11 @@ def fitted_lines(total: Floats, log_size: Floats) -> tuple[Floats, Floats]:
         inverse = _inverse(information)
         leverage = weight * (inverse.reshape(-1, 4) @ products.T)
         step = np.einsum("rij,rj->ri", inverse, (right - n * p + leverage * (0.5 - p)) @ x)
-        line = np.clip(line + np.clip(step, [-3, -scale / 3], [3, scale / 3]), [-30, -3 * scale], [30, 3 * scale])
+        line = np.clip(
+            line + np.clip(step, [-3, -scale / 3], [3, scale / 3]),
+            [-30, -3 * scale],
+            [30, 3 * scale],
+        )
         if np.abs(step).max() < 1e-8:
             break
     return line, information
@@ -374,7 +471,9 @@ def fitted_lines(total: Floats, log_size: Floats) -> tuple[Floats, Floats]:
 def _inverse(matrix: Floats) -> Floats:
     """Of 2 × 2 matrices: a third of the time of NumPy's."""
     a, b, d = matrix[:, 0, 0], matrix[:, 0, 1], matrix[:, 1, 1]
-    return np.asarray(np.stack([d, -b, -b, a], axis=1).reshape(-1, 2, 2) / (a * d - b * b)[:, None, None])
+    return np.asarray(
+        np.stack([d, -b, -b, a], axis=1).reshape(-1, 2, 2) / (a * d - b * b)[:, None, None]
+    )
 
 
 def _crossing(total: Floats, log_size: Floats) -> float:
@@ -396,8 +495,11 @@ def _fieller(line: Floats, covariance: Floats, quantile: float) -> tuple[float, 
     return (-half - root) / square, (-half + root) / square
 
 
-def lapse_interval(total: Floats, log_size: Floats, slopes: tuple[float, float], drop: float) -> tuple[float, float]:
-    """The lapses whose best log likelihood is at most `drop` below the highest; (attempts, right) by size in `total`.
+def lapse_interval(
+    total: Floats, log_size: Floats, slopes: tuple[float, float], drop: float
+) -> tuple[float, float]:
+    """The lapses whose best log likelihood is at most `drop` below the highest; (attempts, right)
+    by size in `total`.
 
     The upper end is 1 if the highest rate here isn't excluded.
     """
@@ -418,11 +520,15 @@ def lapse_interval(total: Floats, log_size: Floats, slopes: tuple[float, float],
     )
     if inside[-1] == len(rates) - 1:
         return low, 1.0
-    return low, float(np.interp(np.sqrt(drop), far[last - 1 : last + 1], rates[last - 1 : last + 1]))
+    return low, float(
+        np.interp(np.sqrt(drop), far[last - 1 : last + 1], rates[last - 1 : last + 1])
+    )
 
 
 def _profile(total: Floats, log_size: Floats, slopes: tuple[float, float], rates: Floats) -> Floats:
-    """For each rate the highest log likelihood, by Fisher scoring with steps that halve where they don't improve."""
+    """For each rate the highest log likelihood, by Fisher scoring with steps that halve where they
+    don't improve.
+    """
     n, right, x = total[:, 0], total[:, 1], log_size - log_size.mean()
     keep = (1 - rates)[:, None]
 
@@ -438,7 +544,10 @@ def _profile(total: Floats, log_size: Floats, slopes: tuple[float, float], rates
         a, b, d = weight.sum(axis=1) + 1e-9, -(weight @ x), weight @ x**2 + 1e-9
         first, second = pull.sum(axis=1), -(pull @ x)
         determinant = np.maximum(a * d - b * b, 1e-12)
-        step = np.stack([d * first - b * second, a * second - b * first], axis=1) / determinant[:, None]
+        step = (
+            np.stack([d * first - b * second, a * second - b * first], axis=1)
+            / determinant[:, None]
+        )
         tried = best + scale[:, None] * np.clip(step, [-4, -slopes[1] / 4], [4, slopes[1] / 4])
         tried[:, 1] = np.clip(tried[:, 1], *slopes)
         score = log_likelihood(total, chance(tried)[0])
@@ -450,7 +559,9 @@ def _profile(total: Floats, log_size: Floats, slopes: tuple[float, float], rates
     return found
 
 
-def _starts(total: Floats, x: Floats, slopes: tuple[float, float], rates: Floats) -> tuple[Floats, Floats]:
+def _starts(
+    total: Floats, x: Floats, slopes: tuple[float, float], rates: Floats
+) -> tuple[Floats, Floats]:
     """The best of a coarse lattice for each rate."""
     places, steep = np.linspace(x[0] - 0.1, x[-1] + 0.1, 25), np.geomspace(*slopes, 8)
     slope, place = (axis.ravel() for axis in np.meshgrid(steep, places, indexing="ij"))

@@ -1,4 +1,6 @@
-"""Quantiles of the normal and Student's t, tails of chi-squared and F, the normal hazard: SciPy would add 113 MB."""
+"""Quantiles of the normal and Student's t, tails of chi-squared and F, the normal hazard: SciPy
+would add 113 MB.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,9 @@ def z_quantile(p: float) -> float:
 def t_quantile(p: float, df: float) -> float:
     """The quantile of Student's t, for 0.5 <= p < 1 and at least one degree of freedom.
 
-    With t = √df·tan(a), the distribution function is a constant times the integral of cos(a)^(df-1). It is concave on
-    the right half, so Newton's method from a = 0 never overshoots; 64 Gauss-Legendre nodes are exact to rounding.
+    With t = √df·tan(a), the distribution function is a constant times the integral of
+    cos(a)^(df-1). It is concave on the right half, so Newton's method from a = 0 never overshoots;
+    64 Gauss-Legendre nodes are exact to rounding.
     """
     nodes, weights = np.polynomial.legendre.leggauss(64)
     constant = math.exp(math.lgamma((df + 1) / 2) - math.lgamma(df / 2)) / math.sqrt(math.pi)
@@ -35,7 +38,9 @@ def t_quantile(p: float, df: float) -> float:
 
 
 def chi2_tail(x: float, df: int) -> float:
-    """Return the probability that chi-squared exceeds x: a finite sum for whole degrees of freedom, up to 500."""
+    """Return the probability that chi-squared exceeds x: a finite sum for whole degrees of freedom,
+    up to 500.
+    """
     if x <= 0:
         return 1.0
     if df == 0 or x > 1400:  # beyond 1400 exp(-x / 2) underflows, and the tail is below 1e-80
@@ -53,10 +58,13 @@ _erfc = np.frompyfunc(math.erfc, 1, 1)
 
 
 def hazard(x: Floats) -> Floats:
-    """The hazard of the standard normal: its density over its upper tail, which is also the mean of what exceeds x."""
+    """The hazard of the standard normal: its density over its upper tail, which is also the mean of
+    what exceeds x.
+    """
     near = np.minimum(x, 25.0)
     tail = np.asarray(_erfc(near / math.sqrt(2)), dtype=np.float64) / 2
-    # Beyond 25 the tail approaches the smallest float; the asymptotic series is exact to rounding there.
+    # Beyond 25 the tail approaches the smallest float; the asymptotic series is exact to rounding
+    # there.
     far = np.maximum(x, 25.0)
     series = far + 1 / far - 2 / far**3 + 10 / far**5
     density = np.exp(-(near**2) / 2) / math.sqrt(2 * math.pi)
@@ -64,19 +72,30 @@ def hazard(x: Floats) -> Floats:
 
 
 def f_tail(x: float, above: float, below: float) -> float:
-    """The chance that F with these degrees of freedom exceeds x. Student's t squared is F with (1, df)."""
+    """The chance that F with these degrees of freedom exceeds x.
+
+    Student's t squared is F with (1, df).
+    """
     if not x > 0:
         return 1.0
-    return _incomplete_beta(below / (below + above * x), below / 2, above / 2) if math.isfinite(x) else 0.0
+    return (
+        _incomplete_beta(below / (below + above * x), below / 2, above / 2)
+        if math.isfinite(x)
+        else 0.0
+    )
 
 
 def _incomplete_beta(x: float, a: float, b: float) -> float:
-    """The regularised incomplete beta function; its continued fraction converges fast below the mean."""
+    """The regularised incomplete beta function; its continued fraction converges fast below the
+    mean.
+    """
     if x <= 0 or x >= 1:
         return float(x >= 1)
     if x > (a + 1) / (a + b + 2):
         return 1 - _incomplete_beta(1 - x, b, a)
-    front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    front = (
+        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    )
     return math.exp(front) / (a * _continued_fraction(x, a, b))
 
 

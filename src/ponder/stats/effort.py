@@ -1,19 +1,22 @@
-"""How tokens grow with size: a censored lognormal power law with a bend, on all attempts and on the solved ones.
+"""How tokens grow with size: a censored lognormal power law with a bend, on all attempts and on the
+solved ones.
 
-After Estermann & Wattenhofer (2025), who fit a straight line by least squares to the solved attempts only; that line is
-here too, as published. Tokens are closer to lognormal, and a truncated attempt says only that it needed more, so the
-main model is `lognormal`, with log tokens a parabola in log size. Its curve is a geometric mean; solved attempts alone
-show what success took, not what the model spends.
+After Estermann & Wattenhofer (2025), who fit a straight line by least squares to the solved
+attempts only; that line is here too, as published. Tokens are closer to lognormal, and a truncated
+attempt says only that it needed more, so the main model is `lognormal`, with log tokens a parabola
+in log size. Its curve is a geometric mean; solved attempts alone show what success took, not what
+the model spends.
 
-*Does effort fall after a peak?* A parabola through a rise and a plateau comes down at its end, so its bend proves
-nothing (Simonsohn 2018). Here the peak is where two power laws that meet fit best, one of the sizes measured. Then
-effort must rise over the sizes up to it and fall over the sizes from it on, each fitted alone: wherever the peak is
-taken, effort that never falls passes that at most in 5 % of cases, once the p-value is multiplied by the number of
-sizes that were tried.
+*Does effort fall after a peak?* A parabola through a rise and a plateau comes down at its end, so
+its bend proves nothing (Simonsohn 2018). Here the peak is where two power laws that meet fit best,
+one of the sizes measured. Then effort must rise over the sizes up to it and fall over the sizes
+from it on, each fitted alone: wherever the peak is taken, effort that never falls passes that at
+most in 5 % of cases, once the p-value is multiplied by the number of sizes that were tried.
 
-*Does the curve fit?* A score test of one free mean per size, for attempts correlated within a problem. It uses the
-expected information, because the observed one rejects a true curve in 10 to 41 % of cases, and is divided by the
-pooled design effect: how much more scores vary between problems of one size than independent attempts would.
+*Does the curve fit?* A score test of one free mean per size, for attempts correlated within a
+problem. It uses the expected information, because the observed one rejects a true curve in 10 to 41
+% of cases, and is divided by the pooled design effect: how much more scores vary between problems
+of one size than independent attempts would.
 """
 
 from __future__ import annotations
@@ -32,9 +35,12 @@ from ponder.stats.critical import critical_size
 from ponder.stats.distributions import f_tail, hazard, t_quantile, z_quantile
 from ponder.stats.lognormal import Fit, Sums, by_coefficient, fit, powers, scores, sums
 
-Verdict: TypeAlias = Literal["rises", "falls", "falls after a peak", "no clear trend", "not enough data"]
+Verdict: TypeAlias = Literal[
+    "rises", "falls", "falls after a peak", "no clear trend", "not enough data"
+]
 UPPER = 0.9  # the quantile of the upper curve
-EXTRAPOLATED = 0.2  # above this fraction of truncated attempts, a size's numbers rest on the lognormal tail
+# above this fraction of truncated attempts, a size's numbers rest on the lognormal tail
+EXTRAPOLATED = 0.2
 BUDGETS = (1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2)  # of the largest
 
 
@@ -66,7 +72,8 @@ class PowerLaw:
     exponent: Estimate  # of the power law that fits best, bent or not
     bend: Estimate | None  # coefficient of the squared log size; None: fewer than four sizes
     bend_p: float  # of a straight power law, by the bend
-    lack_of_fit_p: float  # of the curve, by a free mean at each size; nan if there are too few sizes or problems
+    # of the curve, by a free mean at each size; nan if there are too few sizes or problems
+    lack_of_fit_p: float
     curve: Curve  # geometric mean
     upper: Curve  # 90 % quantile
     sizes: tuple[SizeFit, ...]
@@ -84,7 +91,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    on_all: PowerLaw | None  # None: fewer than two sizes have an attempt that was not truncated, or a size is 0
+    # None: fewer than two sizes have an attempt that was not truncated, or a size is 0
+    on_all: PowerLaw | None
     on_solved: PowerLaw | None
     line_on_solved: Line | None  # as published; None: fewer than two sizes
     peak: Peak | None  # None unless the verdict is that effort falls after it
@@ -137,8 +145,12 @@ def _bend(told: Sums, bent: Fit, level: float) -> Estimate:
     return Estimate(value, value - half, value + half, int(told.attempts.sum()), told.problems)
 
 
-def _quantile(told: Sums, fitted: Fit, sizes: Floats, quantile: float, level: float) -> tuple[Floats, Floats, Floats]:
-    """A quantile of tokens at each of these sizes, with its interval; one half is the geometric mean."""
+def _quantile(
+    told: Sums, fitted: Fit, sizes: Floats, quantile: float, level: float
+) -> tuple[Floats, Floats, Floats]:
+    """A quantile of tokens at each of these sizes, with its interval; one half is the geometric
+    mean.
+    """
     x, z = told.x(sizes), NormalDist().inv_cdf(quantile)
     u, v = powers(x, fitted.design.shape[1] - 1), powers(x, 1)
     spread = np.exp(v @ fitted.coefficients[-2:])
@@ -148,7 +160,8 @@ def _quantile(told: Sums, fitted: Fit, sizes: Floats, quantile: float, level: fl
 
 
 def _exp(x: Floats) -> Floats:
-    with np.errstate(over="ignore"):  # few problems and many truncated attempts leave the upper end open
+    # few problems and many truncated attempts leave the upper end open
+    with np.errstate(over="ignore"):
         return np.exp(x)
 
 
@@ -162,7 +175,9 @@ def _sizes(told: Sums, fitted: Fit, level: float) -> tuple[SizeFit, ...]:
     half = fitted.half(np.column_stack([np.zeros_like(fitted.design), v]), level)
     log_spread = np.log(fitted.spread)
     spread = fitted.spread, _exp(log_spread - half), _exp(log_spread + half)
-    middle, upper = (_quantile(told, fitted, told.sizes, quantile, level) for quantile in (0.5, UPPER))
+    middle, upper = (
+        _quantile(told, fitted, told.sizes, quantile, level) for quantile in (0.5, UPPER)
+    )
     problems = np.bincount(told.size_of)
 
     def at(k: int, ends: tuple[Floats, Floats, Floats]) -> Estimate:
@@ -177,7 +192,9 @@ def _sizes(told: Sums, fitted: Fit, level: float) -> tuple[SizeFit, ...]:
 
 
 def line(data: Columns, level: float = 0.95) -> Line | None:
-    """Ordinary least squares with the sandwich variance by problem; truncated attempts count what they spent."""
+    """Ordinary least squares with the sandwich variance by problem; truncated attempts count what
+    they spent.
+    """
     sizes = np.unique(data.size)
     if len(sizes) < 2:
         return None
@@ -192,27 +209,39 @@ def line(data: Columns, level: float = 0.95) -> Line | None:
     half = t * np.sqrt(np.maximum(np.einsum("rc,cd,rd->r", at, variance, at), 1e-300))
     value = at @ best
     intercept, slope = (
-        Estimate(float(value[i]), float(value[i] - half[i]), float(value[i] + half[i]), len(data), data.problems)
+        Estimate(
+            float(value[i]),
+            float(value[i] - half[i]),
+            float(value[i] + half[i]),
+            len(data),
+            data.problems,
+        )
         for i in (0, 1)
     )
     return Line(intercept, slope, draw_curve(x, value[2:], (value - half)[2:], (value + half)[2:]))
 
 
-def by_budget(data: Columns, unlimited: Estimate, level: float = 0.95) -> list[tuple[float, Estimate]]:
-    """Budgets, and the critical size under each: an attempt counts as right if it was right within the budget.
+def by_budget(
+    data: Columns, unlimited: Estimate, level: float = 0.95
+) -> list[tuple[float, Estimate]]:
+    """Budgets, and the critical size under each: an attempt counts as right if it was right within
+    the budget.
 
-    No model is asked again: under a smaller budget, an attempt would have been the same until it was cut. The largest
-    budget is the one that the attempts had (if none was truncated, the next power of two), with `unlimited` as its
-    critical size.
+    No model is asked again: under a smaller budget, an attempt would have been the same until it
+    was cut. The largest budget is the one that the attempts had (if none was truncated, the next
+    power of two), with `unlimited` as its critical size.
     """
     if not len(data) or data.tokens.max() <= 0:
         return []
     caps = data.tokens[data.truncated]
     most = float(caps.max()) if len(caps) else 2.0 ** math.ceil(math.log2(data.tokens.max()))
-    least = float(caps.min()) if len(caps) else most  # beyond it, a truncated attempt might have been right
+    # beyond it, a truncated attempt might have been right
+    least = float(caps.min()) if len(caps) else most
     smaller = [budget for part in BUDGETS if (budget := float(math.floor(part * most))) <= least]
     rights = [data.correct & (data.tokens <= budget) for budget in smaller]
-    sizes = [critical_size(replace(data, correct=right), level, replicates=400).size for right in rights]
+    sizes = [
+        critical_size(replace(data, correct=right), level, replicates=400).size for right in rights
+    ]
     return [*zip(smaller, sizes, strict=True), (most, unlimited)]
 
 
@@ -256,7 +285,9 @@ def _one_sided(power_law: Fit, sign: int) -> float:
 
 
 def lack_of_fit(data: Sums, fitted: Fit) -> float:
-    """The p-value; nan if there are not more sizes than coefficients, or not more problems than sizes."""
+    """The p-value; nan if there are not more sizes than coefficients, or not more problems than
+    sizes.
+    """
     u, v = fitted.design, powers(data.x(data.sizes), 1)
     sizes, parameters = u.shape
     if sizes <= parameters or data.problems <= sizes:
@@ -273,7 +304,9 @@ def lack_of_fit(data: Sums, fitted: Fit) -> float:
 
 
 def design_effect(data: Sums, fitted: Fit) -> float:
-    """How many times the variance of independent attempts the scores of problems have, within sizes."""
+    """How many times the variance of independent attempts the scores of problems have, within
+    sizes.
+    """
     size_of, n = data.size_of, data.attempts_of_problem
     expected = (_expected(data, fitted)[:, 0] / data.attempts)[size_of] * n
     score = scores(data, fitted)[:, 0]
@@ -284,7 +317,9 @@ def design_effect(data: Sums, fitted: Fit) -> float:
 
 
 def _expected(data: Sums, fitted: Fit) -> Floats:
-    """The expected information on mean and spread at each size, as in `second`, with the largest cap as that of all."""
+    """The expected information on mean and spread at each size, as in `second`, with the largest
+    cap as that of all.
+    """
     z = np.full(len(data.sizes), 38.0)
     if len(data.cut.cap):
         z = np.clip((data.cut.cap.max() - fitted.mean) / fitted.spread, -38.0, 38.0)

@@ -1,16 +1,19 @@
-"""Compares variants of a model by accuracy and tokens on the same problems: frontier, savings, accuracy under a budget.
+"""Compares variants of a model by accuracy and tokens on the same problems: frontier, savings,
+accuracy under a budget.
 
-Two things vary by chance: the problems, which all variants share, and the training seed of each trained variant.
-Redrawing three seeds would understate how much they differ, so the variance between seeds (less the part that problems
-explain) enters as Student's t with one degree of freedom fewer than there are seeds. Accuracy, tokens, AUC and their
-differences are widened by it (`stats/seeds.py`); for a ratio, AES and the frontier, problems and seeds are drawn
-jointly. Without seeds, accuracy and tokens have the intervals of `accuracy` and `mean`.
+Two things vary by chance: the problems, which all variants share, and the training seed of each
+trained variant. Redrawing three seeds would understate how much they differ, so the variance
+between seeds (less the part that problems explain) enters as Student's t with one degree of freedom
+fewer than there are seeds. Accuracy, tokens, AUC and their differences are widened by it
+(`stats/seeds.py`); for a ratio, AES and the frontier, problems and seeds are drawn jointly. Without
+seeds, accuracy and tokens have the intervals of `accuracy` and `mean`.
 
-AES is that of O1-Pruner (Luo et al. 2025). Accuracy under a budget is OAA_t of OptimalThinkingBench (Aggarwal et al.
-2025), except that an answer of exactly the budget counts, and the area under the curve is exact. The band around it
-contains the whole true curve in 95 % of cases, not each point by itself: the quantile of the largest of the studentised
-errors, from a Gaussian with the correlations that problems show (the sup-t band of Montiel Olea & Plagborg-Møller
-2019), takes the place of the normal's in the interval at each point.
+AES is that of O1-Pruner (Luo et al. 2025). Accuracy under a budget is OAA_t of OptimalThinkingBench
+(Aggarwal et al. 2025), except that an answer of exactly the budget counts, and the area under the
+curve is exact. The band around it contains the whole true curve in 95 % of cases, not each point by
+itself: the quantile of the largest of the studentised errors, from a Gaussian with the correlations
+that problems show (the sup-t band of Montiel Olea & Plagborg-Møller 2019), takes the place of the
+normal's in the interval at each point.
 """
 
 from __future__ import annotations
@@ -40,17 +43,22 @@ EDGE = 5  # problems with the rarer outcome below which a band reaches to 0 or t
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A model, or all training seeds of one. Its columns have one row per answered attempt, by seed and problem."""
+    """A model, or all training seeds of one.
+
+    Its columns have one row per answered attempt, by seed and problem.
+    """
 
     name: str
-    seeds: tuple[tuple[int, ...], ...]  # one tuple of training seeds per trained model; empty if nothing was trained
+    # one tuple of training seeds per trained model; empty if nothing was trained
+    seeds: tuple[tuple[int, ...], ...]
     seed: Ints  # index into `seeds`
     problem: Ints  # counted from 0, the same for every variant
     tokens: Floats  # of the kind asked for
     correct: Bools
     made_tokens: float  # rollouts and training, averaged over its seeds
     made_seconds: float
-    pool: PooledSeeds | None = None  # how much accuracy varies between seeds, if other variants say so too
+    # how much accuracy varies between seeds, if other variants say so too
+    pool: PooledSeeds | None = None
 
     def within(self, budget: float) -> Bools:
         """Which attempts are right and took no more tokens than this."""
@@ -90,7 +98,8 @@ class Comparison:
     p_value: float  # of no difference
     ratio: Estimate  # of tokens
     aes: Estimate
-    break_even: Estimate  # answers until it has saved the tokens that making it cost; infinite: never
+    # answers until it has saved the tokens that making it cost; infinite: never
+    break_even: Estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +113,10 @@ class VariantSummary:
 
 
 def variants(outcomes: Mapping[str, Sequence[Outcome]], tokens: TokenKind = "output") -> Variants:
-    """Match the variants of one task, or of one size of it, given by name. A seed without any answer is left out."""
+    """Match the variants of one task, or of one size of it, given by name.
+
+    A seed without any answer is left out.
+    """
     groups: dict[str, dict[tuple[int, ...], list[Outcome]]] = {}
     for name, own in outcomes.items():
         for o in own:
@@ -115,17 +127,32 @@ def variants(outcomes: Mapping[str, Sequence[Outcome]], tokens: TokenKind = "out
         for name, seeds in groups.items()
     }
     common = sorted(set.intersection(*asked.values())) if asked else []
-    every = {(o.size, o.problem) for seeds in groups.values() for part in seeds.values() for o in part}
+    every = {
+        (o.size, o.problem) for seeds in groups.values() for part in seeds.values() for o in part
+    }
     # With those that have no answers at all.
-    missing = {name: len(every - asked.get(name, set())) for name in outcomes if every - asked.get(name, set())}
+    missing = {
+        name: len(every - asked.get(name, set()))
+        for name in outcomes
+        if every - asked.get(name, set())
+    }
     number = {problem: i for i, problem in enumerate(common)}
-    size_of = np.unique(np.array([size for size, _ in common]), return_inverse=True)[1].astype(np.int64)
-    answered = tuple(_variant(name, seeds, number, tokens) for name, seeds in groups.items()) if common else ()
+    size_of = np.unique(np.array([size for size, _ in common]), return_inverse=True)[1].astype(
+        np.int64
+    )
+    answered = (
+        tuple(_variant(name, seeds, number, tokens) for name, seeds in groups.items())
+        if common
+        else ()
+    )
     return Variants(answered, size_of, len(every) - len(common), missing)
 
 
 def _variant(
-    name: str, seeds: dict[tuple[int, ...], list[Outcome]], number: dict[tuple[int, str], int], kind: TokenKind
+    name: str,
+    seeds: dict[tuple[int, ...], list[Outcome]],
+    number: dict[tuple[int, str], int],
+    kind: TokenKind,
 ) -> Variant:
     names = sorted(seed for seed in seeds if seed)
     columns = []
@@ -152,14 +179,19 @@ def _variant(
 
 
 def pool_seeds(data: Variants, recipe: Mapping[str, Hashable]) -> Variants:
-    """The variants, each with the spread of all seeds of its recipe, if four or more share it; else as they were."""
+    """The variants, each with the spread of all seeds of its recipe, if four or more share it; else
+    as they were.
+    """
     arms: dict[Hashable, list[Floats]] = {}
     for v in data.variants:
         arms.setdefault(recipe[v.name], []).append(v.by_seed(v.correct))
     pools = {name: pooled(own) for name, own in arms.items()}
     return replace(
         data,
-        variants=tuple(replace(v, pool=pools[recipe[v.name]] if len(v.seeds) > 1 else None) for v in data.variants),
+        variants=tuple(
+            replace(v, pool=pools[recipe[v.name]] if len(v.seeds) > 1 else None)
+            for v in data.variants
+        ),
     )
 
 
@@ -182,7 +214,8 @@ def summarize(
     tokens, right = _draws(data, level, replicates, seed)
     on = on_frontier(tokens, right)
     chance = on[1:].mean(axis=0)
-    # Clip only after `on_frontier`: clipped earlier, half of the draws of two perfect variants would tie.
+    # Clip only after `on_frontier`: clipped earlier, half of the draws of two perfect variants
+    # would tie.
     right = right.clip(0, 1)
     per_right = _per(tokens, right)
     ratio = tokens / tokens[:, [ref]]
@@ -201,7 +234,14 @@ def summarize(
             )
         told = float(chance[k]) if data.problems >= FEWEST_PAIRS else math.nan
         summaries.append(
-            VariantSummary(spent, correct, _estimate(per_right[:, k], correct, level), bool(on[0, k]), told, against)
+            VariantSummary(
+                spent,
+                correct,
+                _estimate(per_right[:, k], correct, level),
+                bool(on[0, k]),
+                told,
+                against,
+            )
         )
     return summaries
 
@@ -213,7 +253,9 @@ def mean_tokens(variant: Variant, level: float = 0.95) -> Estimate:
 
 def fraction(variant: Variant, right: Bools, level: float = 0.95) -> Estimate:
     """The fraction of attempts for which `right` holds; for `variant.correct` it is the accuracy."""
-    return widened(accuracy(right, variant.problem, level), [_spread(variant, right)], level, 0.0, 1.0)
+    return widened(
+        accuracy(right, variant.problem, level), [_spread(variant, right)], level, 0.0, 1.0
+    )
 
 
 def accuracy_difference(first: Variant, second: Variant, level: float = 0.95) -> Estimate:
@@ -233,10 +275,11 @@ def _accuracy_difference(first: Variant, second: Variant) -> Callable[[float], E
 
 
 def verdict(difference: Estimate, margin: float, differs: bool = True) -> Verdict:
-    """What a difference to the reference shows, where `margin` is a loss of accuracy that is tolerable.
+    """What a difference to the reference shows, where `margin` is a loss of accuracy that is
+    tolerable.
 
-    That the interval contains 0 doesn't show equality. `differs` is False if the difference doesn't withstand the
-    correction for many comparisons: then no side of 0 is claimed.
+    That the interval contains 0 doesn't show equality. `differs` is False if the difference doesn't
+    withstand the correction for many comparisons: then no side of 0 is claimed.
     """
     if differs and difference.low > 0:
         return "above"
@@ -246,15 +289,21 @@ def verdict(difference: Estimate, margin: float, differs: bool = True) -> Verdic
     return "below" if below else "open"
 
 
-def aes(ratio: Floats, right: Floats, of_reference: Floats, gain: float = 3.0, loss: float = 5.0) -> Floats:
-    """The fraction of tokens saved plus the relative change in accuracy, weighted by `gain` or by `loss`."""
+def aes(
+    ratio: Floats, right: Floats, of_reference: Floats, gain: float = 3.0, loss: float = 5.0
+) -> Floats:
+    """The fraction of tokens saved plus the relative change in accuracy, weighted by `gain` or by
+    `loss`.
+    """
     never = of_reference <= 0
     change = np.where(never, math.inf, right / np.where(never, 1.0, of_reference) - 1)
     return np.asarray(1 - ratio + np.where(change >= 0, gain, loss) * change, dtype=np.float64)
 
 
 def on_frontier(tokens: Floats, right: Floats) -> Bools:
-    """Along the last axis: whether no other is at least as accurate for at most as many tokens, and better in one."""
+    """Along the last axis: whether no other is at least as accurate for at most as many tokens, and
+    better in one.
+    """
     fewer, more = tokens[..., None, :], right[..., None, :]
     than, as_often = tokens[..., :, None], right[..., :, None]
     dominated = (fewer <= than) & (more >= as_often) & ((fewer < than) | (more > as_often))
@@ -270,18 +319,24 @@ def under_budget(variant: Variant, budgets: Sequence[float], level: float = 0.95
     if 1 < problems == len(variant.correct) < FEW:
         half = constant_half(problems, level)
         plain = [accuracy(variant.within(t), variant.problem, level) for t in budgets]
-        band = [replace(e, low=max(0.0, e.value - half), high=min(1.0, e.value + half)) for e in plain]
+        band = [
+            replace(e, low=max(0.0, e.value - half), high=min(1.0, e.value + half)) for e in plain
+        ]
     else:
         band = _sup_t(variant, budgets, level)
-    # Accuracy can't fall as the budget grows, so what bounds it at one budget bounds it at the others.
+    # Accuracy can't fall as the budget grows, so what bounds it at one budget bounds it at the
+    # others.
     low = np.maximum.accumulate([e.low for e in band])
     high = np.minimum.accumulate([e.high for e in reversed(band)])[::-1]
-    return [replace(e, low=float(a), high=float(b)) for e, a, b in zip(band, low, high, strict=True)]
+    return [
+        replace(e, low=float(a), high=float(b)) for e, a, b in zip(band, low, high, strict=True)
+    ]
 
 
 def _sup_t(variant: Variant, budgets: Sequence[float], level: float) -> list[Estimate]:
     attempts = np.bincount(variant.problem)
-    right = np.empty((len(attempts), len(budgets)), dtype=np.min_scalar_type(attempts.max()))  # a byte each, mostly
+    # a byte each, mostly
+    right = np.empty((len(attempts), len(budgets)), dtype=np.min_scalar_type(attempts.max()))
     for k, t in enumerate(budgets):
         right[:, k] = summed(variant.within(t), variant.problem)
     all_hold = simultaneous_level(right, level, attempts)
@@ -289,16 +344,27 @@ def _sup_t(variant: Variant, budgets: Sequence[float], level: float) -> list[Est
     band = []
     for t, column in zip(budgets, right.T, strict=True):
         within = variant.within(t)
-        e = widened(accuracy(within, variant.problem, all_hold), [_spread(variant, within)], level, 0.0, 1.0, times)
-        # The first steps come early by luck, where errors are far from normal: with this the band of 100 problems
-        # covers 95 %, without it 89 %.
+        e = widened(
+            accuracy(within, variant.problem, all_hold),
+            [_spread(variant, within)],
+            level,
+            0.0,
+            1.0,
+            times,
+        )
+        # The first steps come early by luck, where errors are far from normal: with this the band
+        # of 100 problems covers 95 %, without it 89 %.
         few_right, few_wrong = (column > 0).sum() < EDGE, (column < attempts).sum() < EDGE
         band.append(replace(e, low=0.0 if few_right else e.low, high=1.0 if few_wrong else e.high))
     return band
 
 
 def simultaneous_level(
-    right: Floats | Ints, level: float, attempts: Floats | Ints, replicates: int = 4000, seed: int = 0
+    right: Floats | Ints,
+    level: float,
+    attempts: Floats | Ints,
+    replicates: int = 4000,
+    seed: int = 0,
 ) -> float:
     """The level of each point's interval at which all of them hold together.
 
@@ -318,7 +384,9 @@ def simultaneous_level(
 
 
 def _covariance(right: Floats | Ints, attempts: Floats | Ints) -> Floats:
-    """Points × points, over the problems' means, up to a factor; some problems at a time, to use little memory."""
+    """Points × points, over the problems' means, up to a factor; some problems at a time, to use
+    little memory.
+    """
     parts = [slice(a, a + PART) for a in range(0, len(right), PART)]
     means = sum((right[part] / attempts[part, None]).sum(axis=0) for part in parts) / len(right)
     total = np.zeros((right.shape[1], right.shape[1]))
@@ -329,7 +397,9 @@ def _covariance(right: Floats | Ints, attempts: Floats | Ints) -> Floats:
 
 
 def constant_half(problems: int, level: float) -> float:
-    """Half the width of the constant band around a distribution function (Massart 1990): at 95 %, 1.358/√problems."""
+    """Half the width of the constant band around a distribution function (Massart 1990): at 95 %,
+    1.358/√problems.
+    """
     return math.sqrt(math.log(2 / (1 - level)) / 2 / problems)
 
 
@@ -338,7 +408,9 @@ def budget_area(variant: Variant, most: float, level: float = 0.95) -> Estimate:
     if not variant.correct.any():  # a mean of zeros would have no interval
         return fraction(variant, variant.correct, level)
     earned = _earned(variant, most)
-    area = widened(mean(earned, variant.problem, level), [spread(variant.by_seed(earned))], level, 0.0, 1.0)
+    area = widened(
+        mean(earned, variant.problem, level), [spread(variant.by_seed(earned))], level, 0.0, 1.0
+    )
     return replace(area, high=min(area.high, 1.0))  # of a few problems it may be anything
 
 
@@ -379,7 +451,9 @@ def _spread(variant: Variant, values: Floats | Bools) -> Spread:
 
 
 def _departures(variant: Variant, values: Floats | Bools) -> Floats:
-    """How far each training seed's mean is from the mean of all, shrunk by the variance that problems explain."""
+    """How far each training seed's mean is from the mean of all, shrunk by the variance that
+    problems explain.
+    """
     cells = variant.by_seed(values)
     apart, own = np.asarray(cells.mean(axis=1) - cells.mean(), dtype=np.float64), spread(cells)
     return apart * math.sqrt(max(0.0, own.training) / own.total) if own.total else apart
@@ -387,20 +461,26 @@ def _departures(variant: Variant, values: Floats | Bools) -> Floats:
 
 def _draws(data: Variants, level: float, replicates: int, seed: int) -> tuple[Floats, Floats]:
     """Mean tokens and accuracy, draws × variants; the first row is as measured."""
-    # Every problem counts once, however many samples it has; its weights add up to the number of problems.
-    values = np.column_stack([v.by_problem(c) for v in data.variants for c in (v.tokens, v.correct)])
-    sums = np.vstack([values.sum(axis=0), resampled_sums(values, data.size_of, replicates, seed).sum(axis=1)])
+    # Every problem counts once, however many samples it has; its weights add up to the number of
+    # problems.
+    values = np.column_stack(
+        [v.by_problem(c) for v in data.variants for c in (v.tokens, v.correct)]
+    )
+    sums = np.vstack(
+        [values.sum(axis=0), resampled_sums(values, data.size_of, replicates, seed).sum(axis=1)]
+    )
     means = sums / data.problems
     log_tokens, right = np.log(np.maximum(means[:, 0::2], 1e-9)), means[:, 1::2]
-    # Widens the percentiles from the normal's to those of Student's t, which matters for few problems.
+    # Widens the percentiles from the normal's to those of Student's t, which matters for few
+    # problems.
     freedom = max(1, data.problems - len(strata(data.size_of)))
     few = t_quantile((1 + level) / 2, freedom) / z_quantile((1 + level) / 2)
     for drawn in (log_tokens, right):
         drawn[1:] = drawn[0] + few * (drawn[1:] - drawn[0])
     for k, variant in enumerate(data.variants):
         rng = np.random.default_rng(seed_from(seed, variant.name))
-        # One more problem that this variant alone gets right or wrong (Bonett & Price 2012): two perfect variants may
-        # differ.
+        # One more problem that this variant alone gets right or wrong (Bonett & Price 2012): two
+        # perfect variants may differ.
         right[1:, k] += rng.standard_normal(replicates) / (data.problems + 2)
         n = len(variant.seeds)
         if n > 1:
@@ -408,7 +488,9 @@ def _draws(data: Variants, level: float, replicates: int, seed: int) -> tuple[Fl
             pull /= np.sqrt(rng.chisquare(n - 1, (replicates, 1)) / (n - 1))
             right[1:, k] += pull @ _departures(variant, variant.correct)
             # On the log scale, because two seeds have Cauchy tails and tokens are never negative.
-            log_tokens[1:, k] += pull @ _departures(variant, variant.tokens) / math.exp(log_tokens[0, k])
+            log_tokens[1:, k] += (
+                pull @ _departures(variant, variant.tokens) / math.exp(log_tokens[0, k])
+            )
     return np.exp(log_tokens.clip(-50, 50)), right
 
 

@@ -1,14 +1,17 @@
-"""Tests whether the best cell of a grid of accuracies over two settings is the best, and whether cells differ at all.
+"""Tests whether the best cell of a grid of accuracies over two settings is the best, and whether
+cells differ at all.
 
-Every cell is asked the same problems, so cells are compared problem by problem. The confidence set holds every cell
-that could be the best: a cell is excluded if it trails some other cell by more than chance explains. That is a max-t
-test per cell (Hsu's comparison with the best); its null distribution comes from flipping the signs of each problem's
-differences, for all cells together. Each truly best cell is in the set with 95 % confidence. Hansen's model confidence
-set (2011) would contain all tied best cells at once, but needs an elimination order that is harder to explain.
+Every cell is asked the same problems, so cells are compared problem by problem. The confidence set
+holds every cell that could be the best: a cell is excluded if it trails some other cell by more
+than chance explains. That is a max-t test per cell (Hsu's comparison with the best); its null
+distribution comes from flipping the signs of each problem's differences, for all cells together.
+Each truly best cell is in the set with 95 % confidence. Hansen's model confidence set (2011) would
+contain all tied best cells at once, but needs an elimination order that is harder to explain.
 
-For published maps we have only the percentages: `from_accuracies` takes answers as independent (binomial). Cells that
-were asked the same questions vary less than that, and settings that suit only some questions vary more; `slack` says
-how small the noise would have to be for the map to show anything.
+For published maps we have only the percentages: `from_accuracies` takes answers as independent
+(binomial). Cells that were asked the same questions vary less than that, and settings that suit
+only some questions vary more; `slack` says how small the noise would have to be for the map to show
+anything.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One source of the variance between cells: the fraction that it explains beyond noise, and its p-value."""
+    """One source of the variance between cells: the fraction that it explains beyond noise, and its
+    p-value.
+    """
 
     fraction: float
     p_value: float
@@ -60,13 +65,15 @@ class Grid:
     p_value: float  # of cells that differ this much, if the settings make no difference
     luck: float  # how far the best of as many equal cells lies above their mean, on average
     lead: float  # of the best over the runner-up
-    needed: float  # attempts per cell to tell these two apart with 80 % power at 5 %, if the lead is real
+    # attempts per cell to tell these two apart with 80 % power at 5 %, if the lead is real
+    needed: float
     row: Part = UNKNOWN
     column: Part = UNKNOWN
     interaction: Part = UNKNOWN
     noise: float = math.nan  # fraction of the variance between cells
     chi_square: float = math.nan  # published maps only, as is `slack`
-    slack: float = math.nan  # the map would show structure at 5 % if noise were below this fraction of binomial noise
+    # the map would show structure at 5 % if noise were below this fraction of binomial noise
+    slack: float = math.nan
 
     @property
     def in_set(self) -> int:
@@ -82,12 +89,16 @@ def grid(
     replicates: int = 2000,
     seed: int = 0,
 ) -> Grid:
-    """The map of attempts: the row, column and problem of each, counted from 0, and whether it was right."""
+    """The map of attempts: the row, column and problem of each, counted from 0, and whether it was
+    right.
+    """
     places = sorted(set(zip(row.tolist(), column.tolist(), strict=True)))
     number = np.full((int(row.max()) + 1, int(column.max()) + 1), -1)
     number[tuple(np.transpose(places))] = np.arange(len(places))
     cell = number[row, column]
-    estimates = [accuracy(correct[cell == k], problem[cell == k], level) for k in range(len(places))]
+    estimates = [
+        accuracy(correct[cell == k], problem[cell == k], level) for k in range(len(places))
+    ]
     right, tried = _by_problem(cell, problem, correct)
     rng = np.random.default_rng(seed)
     if len(right) < FEWEST_PAIRS:  # nothing to compare
@@ -97,15 +108,21 @@ def grid(
         best_p = p_best(right, replicates, rng)
         p_value, luck = shuffled(right, replicates, rng)
         full = len(places) == number.size
-        parts = _parts(right.reshape(-1, *number.shape), replicates, rng) if full else (UNKNOWN,) * 3
+        parts = (
+            _parts(right.reshape(-1, *number.shape), replicates, rng) if full else (UNKNOWN,) * 3
+        )
     means = right.mean(axis=0)
     best, runner_up = _first_two(means)
     lead = float(means[best] - means[runner_up])
-    spread = float(np.var(right[:, best] - right[:, runner_up], ddof=1)) if len(right) > 1 else math.nan
+    spread = (
+        float(np.var(right[:, best] - right[:, runner_up], ddof=1)) if len(right) > 1 else math.nan
+    )
     return Grid(
         cells=tuple(
             Cell(*place, estimate, p, p > 1 - level or k == best)
-            for k, (place, estimate, p) in enumerate(zip(places, estimates, best_p.tolist(), strict=True))
+            for k, (place, estimate, p) in enumerate(
+                zip(places, estimates, best_p.tolist(), strict=True)
+            )
         ),
         best=best,
         runner_up=runner_up,
@@ -117,14 +134,18 @@ def grid(
         row=parts[0],
         column=parts[1],
         interaction=parts[2],
-        noise=1 - sum(p.fraction for p in parts if p.fraction > 0) if parts[0] is not UNKNOWN else math.nan,
+        noise=1 - sum(p.fraction for p in parts if p.fraction > 0)
+        if parts[0] is not UNKNOWN
+        else math.nan,
     )
 
 
 def from_accuracies(
     published: Floats, samples: int, level: float = 0.95, replicates: int = 10_000, seed: int = 0
 ) -> Grid:
-    """The map of published accuracies, rows × columns, with `samples` answers per cell taken as independent."""
+    """The map of published accuracies, rows × columns, with `samples` answers per cell taken as
+    independent.
+    """
     means = np.round(published * samples) / samples  # undoes the rounding to one decimal
     rng, flat, cells = np.random.default_rng(seed), means.ravel(), means.size
     # Agresti & Coull add two answers of each kind, so that 0 % and 100 % have noise too.
@@ -136,8 +157,12 @@ def from_accuracies(
     common = float(flat.mean())
     of_chance = common * (1 - common) / samples
     chi_square = float(((flat - common) ** 2).sum()) / of_chance if of_chance > ROUNDING else 0.0
-    lead, of_two = float(flat[best] - flat[runner_up]), float(variance[best] + variance[runner_up]) * samples
-    # A shuffled map has the same noise, whatever it is; but one number per cell can't tell an interaction from noise.
+    lead, of_two = (
+        float(flat[best] - flat[runner_up]),
+        float(variance[best] + variance[runner_up]) * samples,
+    )
+    # A shuffled map has the same noise, whatever it is; but one number per cell can't tell an
+    # interaction from noise.
     shuffled = rng.permuted(np.tile(flat, (replicates, 1)), axis=1).reshape(-1, *means.shape)
     measured, by_chance = two_way(means), two_way(shuffled)
     expected = [of_chance * df / cells for df in _freedom(means.shape)]
@@ -145,7 +170,13 @@ def from_accuracies(
     parts = _beyond_noise(measured, expected, [*p_values, math.nan])
     return Grid(
         cells=tuple(
-            Cell(k // means.shape[1], k % means.shape[1], binomial(right, samples, level), p, p > 1 - level)
+            Cell(
+                k // means.shape[1],
+                k % means.shape[1],
+                binomial(right, samples, level),
+                p,
+                p > 1 - level,
+            )
             for k, (right, p) in enumerate(zip(flat.tolist(), best_p.tolist(), strict=True))
         ),
         best=best,
@@ -170,11 +201,15 @@ def binomial(accuracy: float, answers: int, level: float = 0.95) -> Estimate:
 
 
 def two_way(means: Floats) -> tuple[Floats, Floats, Floats]:
-    """The variance between cells (… × rows × columns) due to rows, to columns, and to their interaction."""
+    """The variance between cells (… × rows × columns) due to rows, to columns, and to their
+    interaction.
+    """
     centred = means - means.mean(axis=(-2, -1), keepdims=True)
     rows, columns = centred.mean(axis=-1, keepdims=True), centred.mean(axis=-2, keepdims=True)
     parts = (rows, columns, centred - rows - columns)
-    of_rows, of_columns, of_both = (np.asarray((part**2).mean(axis=(-2, -1)), dtype=np.float64) for part in parts)
+    of_rows, of_columns, of_both = (
+        np.asarray((part**2).mean(axis=(-2, -1)), dtype=np.float64) for part in parts
+    )
     return of_rows, of_columns, of_both
 
 
@@ -207,10 +242,14 @@ def _first_two(means: Floats) -> tuple[int, int]:
 
 
 def _needed(lead: float, variance: float) -> float:
-    """Draws for a two-sided test at 5 % to have 80 % power, if a single draw of the difference has this variance."""
+    """Draws for a two-sided test at 5 % to have 80 % power, if a single draw of the difference has
+    this variance.
+    """
     if lead < ROUNDING or math.isnan(variance):
         return math.inf
-    return max(2.0, math.ceil((z_quantile(0.975) + z_quantile(0.8)) ** 2 * variance / lead**2 - ROUNDING))
+    return max(
+        2.0, math.ceil((z_quantile(0.975) + z_quantile(0.8)) ** 2 * variance / lead**2 - ROUNDING)
+    )
 
 
 def _p_values(drawn: Floats, measured: Floats) -> Floats:
@@ -219,17 +258,23 @@ def _p_values(drawn: Floats, measured: Floats) -> Floats:
     return np.asarray((1 + as_large) / (1 + len(drawn)), dtype=np.float64)
 
 
-def independent_p_best(means: Floats, variance: Floats, replicates: int, rng: np.random.Generator) -> Floats:
+def independent_p_best(
+    means: Floats, variance: Floats, replicates: int, rng: np.random.Generator
+) -> Floats:
     """As `p_best`, for cells with independent means of a known variance."""
     apart = np.sqrt(variance[:, None] + variance)
     noise = rng.standard_normal((replicates, len(means))) * np.sqrt(variance)
     lag = ((means - means[:, None]) / apart).max(axis=1)
-    drawn = np.column_stack([((noise - noise[:, [k]]) / apart[k]).max(axis=1) for k in range(len(means))])
+    drawn = np.column_stack(
+        [((noise - noise[:, [k]]) / apart[k]).max(axis=1) for k in range(len(means))]
+    )
     return _p_values(drawn, lag)
 
 
 def p_best(right: Floats, replicates: int, rng: np.random.Generator) -> Floats:
-    """For each cell, the p-value of how far it trails the cell that leads it by most, paired by problem."""
+    """For each cell, the p-value of how far it trails the cell that leads it by most, paired by
+    problem.
+    """
     cells = right.shape[1]
     apart = [_unit(right - right[:, [k]]) for k in range(cells)]
     drawn = np.empty((replicates, cells))
@@ -241,16 +286,19 @@ def p_best(right: Floats, replicates: int, rng: np.random.Generator) -> Floats:
 
 
 def _unit(apart: Floats) -> Floats:
-    """Columns scaled to length 1, which signs don't change: their sums are studentised without dividing by zero."""
+    """Columns scaled to length 1, which signs don't change: their sums are studentised without
+    dividing by zero.
+    """
     length = np.sqrt((apart**2).sum(axis=0))
     return np.asarray(apart / np.where(length > 0, length, 1.0), dtype=np.float64)
 
 
 def shuffled(right: Floats, replicates: int, rng: np.random.Generator) -> tuple[float, float]:
-    """The p-value of the variance between cells, and the mean lead of the best cell, if settings make no difference.
+    """The p-value of the variance between cells, and the mean lead of the best cell, if settings
+    make no difference.
 
-    Shuffles cells within each problem. All samples of a problem in a cell move together: that a setting suits one
-    problem is no evidence about others.
+    Shuffles cells within each problem. All samples of a problem in a cell move together: that a
+    setting suits one problem is no evidence about others.
     """
     means = _shuffled_means(right, replicates, rng)
     p_value = float(_p_values(means.var(axis=1), right.mean(axis=0).var()))
@@ -266,15 +314,19 @@ def _shuffled_means(right: Floats, replicates: int, rng: np.random.Generator) ->
 
 
 def _parts(right: Floats, replicates: int, rng: np.random.Generator) -> Parts:
-    """What rows, columns and their interaction explain. Whole rows are shuffled within a problem, then whole columns.
+    """What rows, columns and their interaction explain. Whole rows are shuffled within a problem,
+    then whole columns.
 
-    The interaction has nothing to shuffle, so the sign of each problem's whole residual is flipped instead.
+    The interaction has nothing to shuffle, so the sign of each problem's whole residual is flipped
+    instead.
     """
     n, means = len(right), right.mean(axis=0)
     measured = two_way(means)
     by_noise = [part.sum() / (n - 1) / n for part in two_way(right - means)]
     p_rows, p_columns = (
-        float(_p_values(_shuffled_means(lines, replicates, rng).var(axis=1), lines.mean(axis=0).var()))
+        float(
+            _p_values(_shuffled_means(lines, replicates, rng).var(axis=1), lines.mean(axis=0).var())
+        )
         for lines in (right.mean(axis=2), right.mean(axis=1))
     )
     rows, columns = right.mean(axis=2, keepdims=True), right.mean(axis=1, keepdims=True)
@@ -284,11 +336,15 @@ def _parts(right: Floats, replicates: int, rng: np.random.Generator) -> Parts:
         signs = rng.choice([-1.0, 1.0], (chunk.stop - chunk.start, n))
         drawn[chunk] = ((signs @ rest / n) ** 2).mean(axis=1)
     p_values = (p_rows, p_columns, float(_p_values(drawn, measured[2])))
-    told = [p if df else math.nan for p, df in zip(p_values, _freedom(right.shape[1:]), strict=True)]
+    told = [
+        p if df else math.nan for p, df in zip(p_values, _freedom(right.shape[1:]), strict=True)
+    ]
     return _beyond_noise(measured, by_noise, told)
 
 
-def _beyond_noise(measured: Sequence[Any], expected: Sequence[Any], p_values: Sequence[float]) -> Parts:
+def _beyond_noise(
+    measured: Sequence[Any], expected: Sequence[Any], p_values: Sequence[float]
+) -> Parts:
     """The fraction of the variance that each part explains beyond what noise is expected to."""
     total = max(float(sum(measured)), 1e-300)
     parts = zip(measured, expected, p_values, strict=True)

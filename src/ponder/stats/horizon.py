@@ -1,17 +1,20 @@
 """Accuracy along a rollout, survival until the first error, and the horizon H_s.
 
-After Sinha et al. (2025). H_s is the first step at which the fraction of rollouts without an error is below s; a
-constant step accuracy p predicts ln s / ln p. Differences from the paper: p counts turns at risk only, those up to a
-rollout's first error, because later ones say nothing about H_s; a reply without a number is wrong even if the turn adds
-up to 0; rollouts of different lengths are censored at their ends (Kaplan-Meier); every number has an interval clustered
-by problem; and whether p is constant is tested.
+After Sinha et al. (2025). H_s is the first step at which the fraction of rollouts without an error
+is below s; a constant step accuracy p predicts ln s / ln p. Differences from the paper: p counts
+turns at risk only, those up to a rollout's first error, because later ones say nothing about H_s; a
+reply without a number is wrong even if the turn adds up to 0; rollouts of different lengths are
+censored at their ends (Kaplan-Meier); every number has an interval clustered by problem; and
+whether p is constant is tested.
 
-Turn accuracy after a right sum and after a wrong one shows self-conditioning without injected errors. The two also
-differ if some problems are harder than others, because those have more turns after an error.
+Turn accuracy after a right sum and after a wrong one shows self-conditioning without injected
+errors. The two also differ if some problems are harder than others, because those have more turns
+after an error.
 
-The survival band is Wilson's interval on the effective sample size (Rothman 1978), with the variance summed by problem
-(Williams 1995); without censoring it equals the interval of `accuracy`. The interval of the horizon holds every step
-at which the band allows a first fall below s. Errors are known per turn only, so it extends to the turn's edges.
+The survival band is Wilson's interval on the effective sample size (Rothman 1978), with the
+variance summed by problem (Williams 1995); without censoring it equals the interval of `accuracy`.
+The interval of the horizon holds every step at which the band allows a first fall below s. Errors
+are known per turn only, so it extends to the turn's edges.
 """
 
 from __future__ import annotations
@@ -56,7 +59,9 @@ class Rollouts:
 
     @property
     def first_error(self) -> Ints:
-        """The turn of each rollout's first wrong sum, counted from 1; one past the last turn if there is none."""
+        """The turn of each rollout's first wrong sum, counted from 1; one past the last turn if
+        there is none.
+        """
         wrong = self.seen & ~self.index
         never = np.ones((len(self), 1), dtype=np.bool_)
         return np.asarray(np.concatenate([wrong, never], axis=1).argmax(axis=1) + 1)
@@ -64,7 +69,9 @@ class Rollouts:
 
 @dataclass(frozen=True, slots=True)
 class TurnRow:
-    """Steps `first` to `last`: `task` holds at step `last`, the others are averages over these steps."""
+    """Steps `first` to `last`: `task` holds at step `last`, the others are averages over these
+    steps.
+    """
 
     first: int
     last: int
@@ -92,7 +99,8 @@ class Horizon:
     at_end: Estimate  # task accuracy at the last step seen
     step_accuracy: Estimate  # up to the first error, assuming that it is the same at every step
     predicted: Estimate  # the horizon that follows from it; nan if no turn was wrong
-    after_right: Estimate  # turn accuracy after an answer that is the true sum; the first turn has no answer before it
+    # turn accuracy after an answer that is the true sum; the first turn has no answer before it
+    after_right: Estimate
     after_wrong: Estimate  # turn accuracy after another answer, or none
     trend: Trend
     failed: int
@@ -104,8 +112,12 @@ def rollouts(outcomes: Sequence[Outcome]) -> Rollouts:
     steps = {int(o.details["per_turn"]) for o in ended}
     if len(steps) > 1:
         raise ValueError(f"one number of steps per turn at a time, not {sorted(steps)}")
-    length = np.array([min(len(o.details["parsed"]), len(o.details["true"])) for o in ended], dtype=np.int64)
-    index, turn, unparsed = (np.zeros((len(ended), int(length.max(initial=0))), dtype=np.bool_) for _ in range(3))
+    length = np.array(
+        [min(len(o.details["parsed"]), len(o.details["true"])) for o in ended], dtype=np.int64
+    )
+    index, turn, unparsed = (
+        np.zeros((len(ended), int(length.max(initial=0))), dtype=np.bool_) for _ in range(3)
+    )
     for row, (o, turns) in enumerate(zip(ended, length.tolist(), strict=True)):
         parsed, true = o.details["parsed"], o.details["true"]
         if parsed == true:
@@ -124,11 +136,14 @@ def rollouts(outcomes: Sequence[Outcome]) -> Rollouts:
     )
 
 
-def horizon(data: Rollouts, target: float = 0.5, level: float = 0.95, blur: float = 0.05) -> Horizon:
-    """Estimate how long rollouts stay right: survival of the first error, the horizon, and accuracy by turn.
+def horizon(
+    data: Rollouts, target: float = 0.5, level: float = 0.95, blur: float = 0.05
+) -> Horizon:
+    """Estimate how long rollouts stay right: survival of the first error, the horizon, and accuracy
+    by turn.
 
-    `target` is the survival that defines the horizon. Turns are averaged in groups, each `blur` times as long as all
-    before it, to keep long rollouts readable.
+    `target` is the survival that defines the horizon. Turns are averaged in groups, each `blur`
+    times as long as all before it, to keep long rollouts readable.
     """
     survival = _survival(data, level)
     step = _step_accuracy(data, level)
@@ -137,7 +152,9 @@ def horizon(data: Rollouts, target: float = 0.5, level: float = 0.95, blur: floa
         rows=_rows(data, level, blur),
         survival=survival,
         horizon=_crossing(data, survival, target),
-        at_end=Estimate(survival.value[-1], survival.low[-1], survival.high[-1], len(data), data.problems),
+        at_end=Estimate(
+            survival.value[-1], survival.low[-1], survival.high[-1], len(data), data.problems
+        ),
         step_accuracy=step,
         predicted=_predicted(step, target),
         after_right=after_right,
@@ -147,8 +164,13 @@ def horizon(data: Rollouts, target: float = 0.5, level: float = 0.95, blur: floa
     )
 
 
-def _judged(parsed: Sequence[Any], true: Sequence[int], start: int) -> tuple[list[bool], list[bool], list[bool]]:
-    """Per turn: index, turn, unparsed. With Python's integers, because an answer may have forty digits."""
+def _judged(
+    parsed: Sequence[Any], true: Sequence[int], start: int
+) -> tuple[list[bool], list[bool], list[bool]]:
+    """Per turn: index, turn, unparsed.
+
+    With Python's integers, because an answer may have forty digits.
+    """
     index, turn = [], []
     shown = before = start
     for answer, total in zip(parsed, true, strict=False):
@@ -164,10 +186,14 @@ def _rows(data: Rollouts, level: float, blur: float) -> tuple[TurnRow, ...]:
     while start < turns:
         end = min(turns, start + max(1, int(blur * start)))
         group, last = slice(start, end), slice(end - 1, end)
-        index, turn, unparsed = (_over(data, x, group, level) for x in (data.index, data.turn, data.unparsed))
+        index, turn, unparsed = (
+            _over(data, x, group, level) for x in (data.index, data.turn, data.unparsed)
+        )
         # Only rollouts that were asked this far: shorter ones would count as wrong here.
         task = _over(data, unbroken, last, level)
-        rows.append(TurnRow(start * data.per_turn + 1, end * data.per_turn, index, task, turn, unparsed))
+        rows.append(
+            TurnRow(start * data.per_turn + 1, end * data.per_turn, index, task, turn, unparsed)
+        )
         start = end
     return tuple(rows)
 
@@ -179,10 +205,11 @@ def _over(data: Rollouts, values: Bools, turns: slice, level: float) -> Estimate
 
 
 def _pooled(data: Rollouts, values: Bools, turns: Bools, level: float) -> Estimate:
-    """The fraction of True over these turns of all rollouts, each turn counting once; clustered by problem.
+    """The fraction of True over these turns of all rollouts, each turn counting once; clustered by
+    problem.
 
-    A mean of the problems' fractions would be biased: a rollout that errs at once has few turns at risk, all wrong. Its
-    `attempts` are rollouts, not turns.
+    A mean of the problems' fractions would be biased: a rollout that errs at once has few turns at
+    risk, all wrong. Its `attempts` are rollouts, not turns.
     """
     asked, right = np.count_nonzero(turns, axis=1), np.count_nonzero(values & turns, axis=1)
     fraction = rate(summed(asked, data.problem), summed(right, data.problem), level)
@@ -201,7 +228,9 @@ def _survival(data: Rollouts, level: float) -> Curve:
     pull, ends, done = np.zeros(data.problems), [], 0
     for t in at.tolist():
         for when in range(done + 1, t + 1):
-            pull += _influence(data.problem, error, until, when, int(events[when]), int(at_risk[when]))
+            pull += _influence(
+                data.problem, error, until, when, int(events[when]), int(at_risk[when])
+            )
         done = t
         ends.append(_ends(data, error, t, float(value[t]), pull, level))
     low, high = np.minimum.accumulate(np.array([(1.0, 1.0), *ends]), axis=0).T
@@ -209,7 +238,9 @@ def _survival(data: Rollouts, level: float) -> Curve:
     return draw_curve(at.astype(np.float64) * data.per_turn, value[at], low, high)
 
 
-def _influence(problem: Ints, error: Ints, until: Ints, turn: int, events: int, at_risk: int) -> Floats | float:
+def _influence(
+    problem: Ints, error: Ints, until: Ints, turn: int, events: int, at_risk: int
+) -> Floats | float:
     """The influence of each problem's rollouts on the log survival, by the errors at one turn.
 
     With one rollout per problem, the squares of the sums over turns add up to Greenwood's variance.
@@ -221,7 +252,9 @@ def _influence(problem: Ints, error: Ints, until: Ints, turn: int, events: int, 
     return (summed(error == turn, problem) - expected) / max(at_risk - events, 1)
 
 
-def _ends(data: Rollouts, error: Ints, turn: int, value: float, pull: Floats, level: float) -> tuple[float, float]:
+def _ends(
+    data: Rollouts, error: Ints, turn: int, value: float, pull: Floats, level: float
+) -> tuple[float, float]:
     """The band at one turn."""
     wrong = error <= np.minimum(turn, data.length)
     known = wrong | (data.length >= turn)
@@ -230,7 +263,9 @@ def _ends(data: Rollouts, error: Ints, turn: int, value: float, pull: Floats, le
         return 0.0, 1.0
     rarer = _different(data.problem[known & (wrong == (value > 0.5))])
     variance = float(((value * pull) ** 2).sum()) * data.problems / (data.problems - 1)
-    return wilson(value, effective_sample(value, variance, int(known.sum()), problems, rarer, level), level)
+    return wilson(
+        value, effective_sample(value, variance, int(known.sum()), problems, rarer, level), level
+    )
 
 
 def _different(problem: Ints) -> int:
@@ -245,13 +280,17 @@ def _crossing(data: Rollouts, survival: Curve, target: float) -> Estimate:
     steps = np.array(survival.size)
 
     def first(values: Sequence[float]) -> float:
-        below = np.flatnonzero(np.array(values) < target - 1e-9)  # the product for 16 of 20 may round to just below 0.8
+        # the product for 16 of 20 may round to just below 0.8
+        below = np.flatnonzero(np.array(values) < target - 1e-9)
         return float(steps[below[0]]) if len(below) else math.inf
 
     value, high = first(survival.value), first(survival.high)
-    # The error may be in the turn's first step. If the band stays above the target, the horizon exceeds all steps seen.
+    # The error may be in the turn's first step. If the band stays above the target, the horizon
+    # exceeds all steps seen.
     low = min(first(survival.low) - data.per_turn + 1, float(steps[-1]))
-    return Estimate(value if math.isfinite(value) else math.nan, max(low, 1.0), high, len(data), data.problems)
+    return Estimate(
+        value if math.isfinite(value) else math.nan, max(low, 1.0), high, len(data), data.problems
+    )
 
 
 def _step_accuracy(data: Rollouts, level: float) -> Estimate:
@@ -261,8 +300,9 @@ def _step_accuracy(data: Rollouts, level: float) -> Estimate:
     right = _pooled(data, data.index, at_risk, level)
     low = right.low
     if right.value == 1.0 and data.problems > 1:
-        # With a constant turn accuracy q, a rollout of T turns has no error with probability q^T. The bound on the
-        # fraction of such rollouts therefore bounds q more tightly than one turn per problem would.
+        # With a constant turn accuracy q, a rollout of T turns has no error with probability q^T.
+        # The bound on the fraction of such rollouts therefore bounds q more tightly than one turn
+        # per problem would.
         low = low ** (data.problems / int(data.length.sum()))
     value, low, high = (x ** (1 / data.per_turn) for x in (right.value, low, right.high))
     return replace(right, value=value, low=low, high=high)
@@ -271,7 +311,9 @@ def _step_accuracy(data: Rollouts, level: float) -> Estimate:
 def _conditioned(data: Rollouts, level: float) -> tuple[Estimate, Estimate]:
     """Turn accuracy after an answer that is right, and after one that is wrong."""
     before, later = data.index[:, :-1], data.seen[:, 1:]
-    after_right, after_wrong = (_pooled(data, data.turn[:, 1:], later & which, level) for which in (before, ~before))
+    after_right, after_wrong = (
+        _pooled(data, data.turn[:, 1:], later & which, level) for which in (before, ~before)
+    )
     return after_right, after_wrong
 
 
@@ -284,11 +326,13 @@ def _predicted(step: Estimate, target: float) -> Estimate:
 
 
 def _trend(data: Rollouts, level: float) -> Trend:
-    """A sign-flip test on each problem's own trend, which hard problems and bursts of errors do not bias.
+    """A sign-flip test on each problem's own trend, which hard problems and bursts of errors do not
+    bias.
 
-    If turn accuracy is constant, a rollout is as likely as its reverse, so a problem's covariance of being right with
-    the turn's number is as likely positive as negative. Up to 12 problems, all signs are enumerated; beyond that, their
-    sum is approximately normal. A trend at 95 % needs at least six problems with an error.
+    If turn accuracy is constant, a rollout is as likely as its reverse, so a problem's covariance
+    of being right with the turn's number is as likely positive as negative. Up to 12 problems, all
+    signs are enumerated; beyond that, their sum is approximately normal. A trend at 95 % needs at
+    least six problems with an error.
     """
     middle = (data.length - 1) / 2
     drift = -middle * np.count_nonzero(data.turn, axis=1)

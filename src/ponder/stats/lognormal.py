@@ -1,10 +1,11 @@
-"""Censored lognormal regression: log tokens are normal around a curve in log size, with a spread that varies with size.
+"""Censored lognormal regression: log tokens are normal around a curve in log size, with a spread
+that varies with size.
 
-log t = X·β and log σ = s0 + s1·x, x = log size minus its mean. A truncated attempt needed more than it spent, so it is
-right-censored there. Maximum likelihood by Newton's method, damped; intervals from the sandwich variance with scores
-summed by problem, and Student's t. An attempt enters only through sums per problem (number, Σy, Σy², and how many were
-cut at which cap), so that a million attempts fit in a fraction of a second. An attempt without tokens has no logarithm
-and is left out.
+log t = X·β and log σ = s0 + s1·x, x = log size minus its mean. A truncated attempt needed more than
+it spent, so it is right-censored there. Maximum likelihood by Newton's method, damped; intervals
+from the sandwich variance with scores summed by problem, and Student's t. An attempt enters only
+through sums per problem (number, Σy, Σy², and how many were cut at which cap), so that a million
+attempts fit in a fraction of a second. An attempt without tokens has no logarithm and is left out.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import numpy as np
 from ponder.stats.columns import Columns, Floats, Ints, summed
 from ponder.stats.distributions import f_tail, hazard, t_quantile
 
-# Tokens are whole numbers, and made-up ones can fit exactly: this keeps the likelihood finite, and moves a spread of
-# 0.1 by 0.005 %.
+# Tokens are whole numbers, and made-up ones can fit exactly: this keeps the likelihood finite, and
+# moves a spread of 0.1 by 0.005 %.
 ROUNDING = 1e-3
 
 
@@ -32,7 +33,9 @@ class _Cut:
     count: Floats
 
     def summed(self, values: Floats, groups: int) -> Floats:
-        return np.bincount(self.group, weights=self.count * values, minlength=groups).astype(np.float64)
+        return np.bincount(self.group, weights=self.count * values, minlength=groups).astype(
+            np.float64
+        )
 
 
 def _cut(group: Ints, cap: Floats, count: Floats) -> _Cut:
@@ -48,7 +51,8 @@ class Sums:
 
     sizes: Floats
     size_of: Ints  # of each problem, as an index
-    seen: Floats  # problems × 3: attempts that were not truncated, the sum of their log tokens and of its square
+    # problems × 3: attempts that were not truncated, the sum of their log tokens and of its square
+    seen: Floats
     cut: _Cut  # by problem
     left_out: int  # attempts without tokens
 
@@ -67,7 +71,9 @@ class Sums:
     @cached_property
     def attempts(self) -> Floats:
         """By size."""
-        return self.by_size[:, 0] + self.cut_by_size.summed(np.ones(len(self.cut_by_size.cap)), len(self.sizes))
+        return self.by_size[:, 0] + self.cut_by_size.summed(
+            np.ones(len(self.cut_by_size.cap)), len(self.sizes)
+        )
 
     @cached_property
     def attempts_of_problem(self) -> Floats:
@@ -100,7 +106,9 @@ def sums(data: Columns) -> Sums:
     some = data.where(data.tokens > 0)
     sizes, size_of = np.unique(some.size, return_inverse=True)
     y, seen = np.log(some.tokens), ~some.truncated
-    totals = np.column_stack([summed(v, some.problem) for v in (seen, seen * y, seen * (y**2 + ROUNDING**2))])
+    totals = np.column_stack(
+        [summed(v, some.problem) for v in (seen, seen * y, seen * (y**2 + ROUNDING**2))]
+    )
     first = np.unique(some.problem, return_index=True)[1]
     cut = _cut(some.problem[~seen], y[~seen], np.ones(int((~seen).sum())))
     return Sums(sizes, size_of[first].astype(np.int64), totals, cut, len(data) - len(some))
@@ -112,7 +120,9 @@ def powers(x: Floats, degree: int) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Coefficients of the mean, then of the log spread, and their variance, which is infinite if it is unknown."""
+    """Coefficients of the mean, then of the log spread, and their variance, which is infinite if it
+    is unknown.
+    """
 
     coefficients: Floats
     variance: Floats
@@ -130,19 +140,25 @@ class Fit:
         if self.spare < 1:
             return np.full(len(gradient), math.inf)
         # Rounding may leave a tiny negative number where all tokens are equal.
-        error = np.sqrt(np.maximum(np.einsum("rc,cd,rd->r", gradient, self.variance, gradient), 0.0))
+        error = np.sqrt(
+            np.maximum(np.einsum("rc,cd,rd->r", gradient, self.variance, gradient), 0.0)
+        )
         return np.asarray(t_quantile((1 + level) / 2, self.spare) * error)
 
     def p_value(self, which: int) -> float:
         """Of a coefficient that isn't 0, two-sided."""
         if self.spare < 1:
             return 1.0
-        return f_tail(self.coefficients[which] ** 2 / max(self.variance[which, which], 1e-300), 1, self.spare)
+        return f_tail(
+            self.coefficients[which] ** 2 / max(self.variance[which, which], 1e-300), 1, self.spare
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """The log likelihood with its first and second derivatives by log mean and log spread, at each size."""
+    """The log likelihood with its first and second derivatives by log mean and log spread, at each
+    size.
+    """
 
     likelihood: float
     first: Floats  # sizes × 2
@@ -154,7 +170,8 @@ def _terms(seen: Floats, cut: _Cut, mean: Floats, log_spread: Floats) -> _Terms:
     n, y, yy = seen.T
     pull = (y - n * mean) / spread
     squares = (yy - 2 * mean * y + n * mean**2) / spread**2
-    z = np.maximum((cut.cap - mean[cut.group]) / spread[cut.group], -30.0)  # below, the tail is 1 to rounding
+    # below, the tail is 1 to rounding
+    z = np.maximum((cut.cap - mean[cut.group]) / spread[cut.group], -30.0)
     h = hazard(z)
     w = np.clip(h * (h - z), 0.0, 1.0)
     tail = -(z**2) / 2 - math.log(2 * math.pi) / 2 - np.log(h)
@@ -175,7 +192,10 @@ def by_coefficient(second: Floats, u: Floats, v: Floats) -> Floats:
 
 
 def fit(data: Sums, design: Floats) -> Fit:
-    """By maximum likelihood. At least as many sizes as `design` has columns need an attempt that was not truncated."""
+    """By maximum likelihood.
+
+    At least as many sizes as `design` has columns need an attempt that was not truncated.
+    """
     u, v = design, powers(data.x(data.sizes), 1)
     best = _start(data, u)
     terms = _at(data, u, v, best)
@@ -191,7 +211,9 @@ def fit(data: Sums, design: Floats) -> Fit:
         else:
             break
         best, terms = best + step / 2**halved, moved
-    fitted = Fit(best, np.zeros(0), terms.likelihood, u, np.exp(v @ best[-2:]), data.problems - len(best))
+    fitted = Fit(
+        best, np.zeros(0), terms.likelihood, u, np.exp(v @ best[-2:]), data.problems - len(best)
+    )
     return replace(fitted, variance=_sandwich(data, fitted))
 
 
@@ -202,12 +224,15 @@ def _start(data: Sums, u: Floats) -> Floats:
     squares = data.by_size[:, 2] + cut.summed(cut.cap**2, len(n))
     mean = np.linalg.lstsq(u * np.sqrt(n)[:, None], total / np.sqrt(n), rcond=None)[0]
     at = u @ mean
-    spread = math.sqrt(max(float((squares - 2 * at * total + n * at**2).sum() / n.sum()), ROUNDING**2))
+    spread = math.sqrt(
+        max(float((squares - 2 * at * total + n * at**2).sum() / n.sum()), ROUNDING**2)
+    )
     return np.concatenate([mean, [math.log(spread), 0.0]])
 
 
 def _at(data: Sums, u: Floats, v: Floats, coefficients: Floats) -> _Terms:
-    log_spread = np.clip(v @ coefficients[-2:], -20.0, 20.0)  # a first step may be long; it is then halved
+    # a first step may be long; it is then halved
+    log_spread = np.clip(v @ coefficients[-2:], -20.0, 20.0)
     return _terms(data.by_size, data.cut_by_size, u @ coefficients[:-2], log_spread)
 
 
@@ -215,12 +240,18 @@ def _uphill(curvature: Floats, gradient: Floats) -> Floats:
     """Newton's step; where the likelihood is not concave, as if it curved as much the other way."""
     scale = 1 / np.sqrt(np.maximum(np.abs(np.diag(curvature)), 1e-300))
     values, vectors = np.linalg.eigh(curvature * np.outer(scale, scale))
-    return np.asarray(scale * (vectors @ ((vectors.T @ (scale * gradient)) / np.maximum(np.abs(values), 1e-6))))
+    return np.asarray(
+        scale * (vectors @ ((vectors.T @ (scale * gradient)) / np.maximum(np.abs(values), 1e-6)))
+    )
 
 
 def scores(data: Sums, fitted: Fit) -> Floats:
-    """Problems × (mean, spread): derivatives of the log likelihood by the mean and the log spread at its size."""
-    return _terms(data.seen, data.cut, fitted.mean[data.size_of], np.log(fitted.spread)[data.size_of]).first
+    """Problems × (mean, spread): derivatives of the log likelihood by the mean and the log spread
+    at its size.
+    """
+    return _terms(
+        data.seen, data.cut, fitted.mean[data.size_of], np.log(fitted.spread)[data.size_of]
+    ).first
 
 
 def influences(data: Sums, fitted: Fit) -> Floats:

@@ -1,10 +1,10 @@
 """Compares two accuracies: on the same problems, problem by problem, or on different ones.
 
-On the same problems, with one attempt at each, the interval of the difference is Tango's (1998) score interval: it
-keeps its level where the two answer few problems differently, which is where "not worse by more than the margin" is
-claimed. With several attempts per problem it is Bonett & Price's (2012) on the problems' means. On different problems
-it is Newcombe's (1998) square-and-add interval, which combines the two accuracies' intervals, so that clustering by
-problem carries over.
+On the same problems, with one attempt at each, the interval of the difference is Tango's (1998)
+score interval: it keeps its level where the two answer few problems differently, which is where
+"not worse by more than the margin" is claimed. With several attempts per problem it is Bonett &
+Price's (2012) on the problems' means. On different problems it is Newcombe's (1998) square-and-add
+interval, which combines the two accuracies' intervals, so that clustering by problem carries over.
 """
 
 from __future__ import annotations
@@ -34,12 +34,16 @@ def matched(first: Sequence[Outcome], second: Sequence[Outcome]) -> tuple[Floats
 
 
 def paired_difference(first: Floats, second: Floats, level: float = 0.95) -> Estimate:
-    """Return `first` minus `second`, each the accuracy on every one of the same problems, with a paired interval."""
+    """Return `first` minus `second`, each the accuracy on every one of the same problems, with a
+    paired interval.
+    """
     return bonett_price(first - second, t_quantile((1 + level) / 2, max(1, len(first) - 1)))
 
 
 def bonett_price(differences: Floats, critical_value: float) -> Estimate:
-    """Return the mean of paired differences, with an interval of so many standard errors on either side."""
+    """Return the mean of paired differences, with an interval of so many standard errors on either
+    side.
+    """
     n = len(differences)
     if n < FEWEST_PAIRS:
         return Estimate(float(differences.mean()) if n else math.nan, -1.0, 1.0, n, n)
@@ -52,7 +56,8 @@ def bonett_price(differences: Floats, critical_value: float) -> Estimate:
 
 
 def smoothed(differences: Floats) -> tuple[float, float]:
-    """Return the mean of paired differences and its standard error, with one more problem in either direction.
+    """Return the mean of paired differences and its standard error, with one more problem in either
+    direction.
 
     Two models that agree on ten problems needn't agree on all others (Bonett & Price 2012).
     """
@@ -67,7 +72,9 @@ def smoothed_sums(total: Floats, squares: Floats, n: int) -> tuple[Floats, Float
 
 
 def difference_sums(rows: Floats) -> tuple[Floats, Floats]:
-    """Return matrices [i, j]: the sum of row j minus row i, and of its squares, without forming the differences."""
+    """Return matrices [i, j]: the sum of row j minus row i, and of its squares, without forming the
+    differences.
+    """
     total, products = rows.sum(axis=1), rows @ rows.T
     squares = np.diag(products)
     return total - total[:, None], squares + squares[:, None] - 2 * products
@@ -90,8 +97,12 @@ def tango(first: Floats, second: Floats, level: float = 0.95) -> Estimate:
     return Estimate(value, min(value, low), max(value, high), 2 * n, n)
 
 
-def _tango_end(n: int, only_first: int, only_second: int, z: float, inside: float, outside: float) -> float:
-    """Find the difference whose score is z, by bisection between one that isn't rejected and one that is."""
+def _tango_end(
+    n: int, only_first: int, only_second: int, z: float, inside: float, outside: float
+) -> float:
+    """Find the difference whose score is z, by bisection between one that isn't rejected and one
+    that is.
+    """
     for _ in range(60):
         middle = (inside + outside) / 2
         if abs(_tango_score(n, only_first, only_second, middle)) <= z:

@@ -1,13 +1,15 @@
-"""How many problems, samples and training seeds an answer needs, from variances measured or guessed.
+"""How many problems, samples and training seeds an answer needs, from variances measured or
+guessed.
 
-The difference d of two models' accuracies on a problem has three variances: *between* problems (one model is better at
-some of them), *within* a problem (a second sample may end otherwise), and between training seeds. With n problems, m
-samples each and s seeds, the variance of the mean difference is (between + within / (m·s)) / n + seeds / s. To show
-"not worse by more than δ" in 80 % of runs of two equally good models, at 5 % two-sided, without seeds, takes
-n = 7.85 · Var(d) / δ² problems: 7.85 = (1.96 + 0.84)².
+The difference d of two models' accuracies on a problem has three variances: *between* problems (one
+model is better at some of them), *within* a problem (a second sample may end otherwise), and
+between training seeds. With n problems, m samples each and s seeds, the variance of the mean
+difference is (between + within / (m·s)) / n + seeds / s. To show "not worse by more than δ" in 80 %
+of runs of two equally good models, at 5 % two-sided, without seeds, takes n = 7.85 · Var(d) / δ²
+problems: 7.85 = (1.96 + 0.84)².
 
-At equal cost more problems always beat more samples: m samples at n/m problems leave between · m / n. Samples help
-where problems run out, as in a fixed benchmark.
+At equal cost more problems always beat more samples: m samples at n/m problems leave between · m /
+n. Samples help where problems run out, as in a fixed benchmark.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class Components:
     within_trained: float = 0.0  # and of those that have
     seeds: float = 0.0  # of a single training seed of each
     trained: int = 0  # models with training seeds
-    separate: bool = True  # False: one sample per problem, so `between` is the sum of between and within
+    # False: one sample per problem, so `between` is the sum of between and within
+    separate: bool = True
 
     @property
     def total(self) -> float:
@@ -74,7 +77,8 @@ class Components:
         t, training = t_quantile(upper, freedom), self.seeds / seeds
         interaction = self.within_trained / (samples * seeds * problems)
         total = (training + interaction) * _chi_square_over_freedom(freedom)
-        # As in `seeds.widened`: the wider of problems and training in quadrature, and of the seeds' means alone.
+        # As in `seeds.widened`: the wider of problems and training in quadrature, and of the seeds'
+        # means alone.
         together = np.hypot(over_problems, t * np.sqrt(np.maximum(0.0, total - interaction)))
         return np.asarray(np.maximum(together, t * np.sqrt(total)))
 
@@ -82,7 +86,9 @@ class Components:
 def _chi_square_over_freedom(freedom: int) -> Floats:
     """Quantiles of equal probability (Wilson & Hilferty 1931)."""
     z = np.array([z_quantile((i + 0.5) / QUANTILES) for i in range(QUANTILES)])
-    return np.asarray(np.maximum(0.0, 1 - 2 / (9 * freedom) + z * math.sqrt(2 / (9 * freedom))) ** 3)
+    return np.asarray(
+        np.maximum(0.0, 1 - 2 / (9 * freedom) + z * math.sqrt(2 / (9 * freedom))) ** 3
+    )
 
 
 def of_one(variant: Variant) -> Components:
@@ -92,7 +98,9 @@ def of_one(variant: Variant) -> Components:
     if min(np.count_nonzero(own > 0), np.count_nonzero(own < 1)) < FEW:
         # Two problems of each outcome more, as Agresti and Coull add: 100 % has a variance too.
         centre = (float(own.sum()) + 2) / (n + 4)
-        total = (float(((own - centre) ** 2).sum()) + 2 * centre**2 + 2 * (1 - centre) ** 2) / (n + 4)
+        total = (float(((own - centre) ** 2).sum()) + 2 * centre**2 + 2 * (1 - centre) ** 2) / (
+            n + 4
+        )
     return _components([variant], total)
 
 
@@ -101,7 +109,8 @@ def of_two(first: Variant, second: Variant) -> Components:
     apart = first.by_problem(first.correct) - second.by_problem(second.correct)
     n = len(apart)
     if np.count_nonzero(apart) < FEW:
-        # One problem more in either direction, as Bonett and Price add: ten that agree don't prove that all do.
+        # One problem more in either direction, as Bonett and Price add: ten that agree don't prove
+        # that all do.
         total = (float(apart @ apart) + 2) / (n + 2) - (float(apart.sum()) / (n + 2)) ** 2
     else:
         total = float(apart.var(ddof=1))
@@ -130,7 +139,9 @@ def _components(models: list[Variant], total: float) -> Components:
 
 
 def _within(variant: Variant) -> tuple[float, float] | None:
-    """The variance of one attempt around its problem's mean, and that of the problem's mean; None: single attempts."""
+    """The variance of one attempt around its problem's mean, and that of the problem's mean; None:
+    single attempts.
+    """
     tried = np.bincount(variant.problem).astype(np.float64)
     several = tried > 1
     if not several.any():
@@ -141,13 +152,22 @@ def _within(variant: Variant) -> tuple[float, float] | None:
 
 
 def problems_for_margin(
-    c: Components, margin: float, samples: int = 1, seeds: int = 1, *, difference: float = 0.0, power: float = POWER
+    c: Components,
+    margin: float,
+    samples: int = 1,
+    seeds: int = 1,
+    *,
+    difference: float = 0.0,
+    power: float = POWER,
 ) -> float:
-    """Return the problems that show with this power that a model is not worse by more than the margin; infinite: never.
+    """Return the problems that show with this power that a model is not worse by more than the
+    margin; infinite: never.
 
     `difference` is the true one. With a margin of 0 it is the number that shows a difference.
     """
-    needed = _fewest(lambda n: power_of(c, margin, n, samples, seeds, difference=difference) >= power)
+    needed = _fewest(
+        lambda n: power_of(c, margin, n, samples, seeds, difference=difference) >= power
+    )
     return max(needed, _at_least(margin, samples)) if difference <= 0 < margin else needed
 
 
@@ -157,7 +177,9 @@ def problems_for_width(c: Components, width: float, samples: int = 1, seeds: int
 
 
 def _at_least(length: float, samples: int) -> float:
-    """Problems below which an interval is longer than this even if no two answers differ (Wilson's, and Tango's)."""
+    """Problems below which an interval is longer than this even if no two answers differ (Wilson's,
+    and Tango's).
+    """
     z = z_quantile(0.975)
     return math.ceil(z * z * (1 - length) / length / samples)
 
@@ -173,28 +195,44 @@ def _fewest(enough: Callable[[int], bool]) -> float:
 
 
 def power_of(
-    c: Components, margin: float, problems: int, samples: int = 1, seeds: int = 1, *, difference: float = 0.0
+    c: Components,
+    margin: float,
+    problems: int,
+    samples: int = 1,
+    seeds: int = 1,
+    *,
+    difference: float = 0.0,
 ) -> float:
     """The chance that such a run shows that a model is not worse by more than the margin."""
-    error, normal = max(c.error(problems, samples, seeds), 1e-12), NormalDist()  # 0: a guess without any difference
+    # 0: a guess without any difference
+    error, normal = max(c.error(problems, samples, seeds), 1e-12), NormalDist()
     room = (margin + difference - c.halves(problems, samples, seeds)) / error
     return math.fsum(normal.cdf(x) for x in room.tolist()) / len(room)
 
 
 def guessed(
-    accuracy: float, discordant: float | None = None, within: float = 0.5, seeds: float | None = None, trained: int = 0
+    accuracy: float,
+    discordant: float | None = None,
+    within: float = 0.5,
+    seeds: float | None = None,
+    trained: int = 0,
 ) -> tuple[Components, Components]:
-    """Of one model and of two, from an accuracy, and from the fraction of problems that one sample of each divides.
+    """Of one model and of two, from an accuracy, and from the fraction of problems that one sample
+    of each divides.
 
-    `within` is the fraction of the variance that is between samples of one problem, `seeds` the standard deviation of
-    accuracy between training seeds of the models that are `trained`. Without `discordant`, half of what independent
-    models would have.
+    `within` is the fraction of the variance that is between samples of one problem, `seeds` the
+    standard deviation of accuracy between training seeds of the models that are `trained`. Without
+    `discordant`, half of what independent models would have.
     """
 
     def components(total: float, seeded: int, models: int) -> Components:
         inside, share = within * total, seeded / models
         training = seeded * (seeds or 0.0) ** 2
-        return Components((1 - within) * total, (1 - share) * inside, share * inside, training, seeded)
+        return Components(
+            (1 - within) * total, (1 - share) * inside, share * inside, training, seeded
+        )
 
     alone = accuracy * (1 - accuracy)
-    return components(alone, min(1, trained), 1), components(alone if discordant is None else discordant, trained, 2)
+    return components(alone, min(1, trained), 1), components(
+        alone if discordant is None else discordant, trained, 2
+    )

@@ -1,15 +1,20 @@
-"""Scores a process reward against known labels of steps, beside a baseline that knows only each step's position.
+"""Scores a process reward against known labels of steps, beside a baseline that knows only each
+step's position.
 
-- First error, as in ProcessBench (arXiv 2412.06559): a step that scores below the threshold is called wrong, and the
-  first such step must be the first wrong one; in a trace without errors, none may be called wrong. F1 is the harmonic
+- First error, as in ProcessBench (arXiv 2412.06559): a step that scores below the threshold is
+  called wrong, and the
+  first such step must be the first wrong one; in a trace without errors, none may be called wrong.
+  F1 is the harmonic
   mean of the two accuracies.
-- Steps, as in PRMBench (arXiv 2501.03124): F1 of the right steps and F1 of the wrong ones (`negative`), each over all
+- Steps, as in PRMBench (arXiv 2501.03124): F1 of the right steps and F1 of the wrong ones
+  (`negative`), each over all
   steps of all traces, and their mean, the PRMScore.
 
-A threshold that isn't given is fitted by two-fold cross-validation over problems: each half is scored with the one
-that is best on the other. So is the position-only baseline, which sees a step's position counted from the start, from
-the end, or as a fraction of the trace, whichever is best on the half it is fitted on. Intervals are by bootstrap over
-problems, and `gain` is the reward less the baseline on the same draws.
+A threshold that isn't given is fitted by two-fold cross-validation over problems: each half is
+scored with the one that is best on the other. So is the position-only baseline, which sees a step's
+position counted from the start, from the end, or as a fraction of the trace, whichever is best on
+the half it is fitted on. Intervals are by bootstrap over problems, and `gain` is the reward less
+the baseline on the same draws.
 """
 
 from __future__ import annotations
@@ -30,7 +35,8 @@ BINS = 20  # positions told apart by the baseline; those farther from the end sh
 THRESHOLDS = 200  # tried at most
 
 Ragged: TypeAlias = Sequence[Sequence[float]]
-Ratio: TypeAlias = Callable[[Floats], Floats]  # sums of a tally's columns, one row per replicate -> one number each
+# sums of a tally's columns, one row per replicate -> one number each
+Ratio: TypeAlias = Callable[[Floats], Floats]
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,8 @@ class _Subset:
         return cls(which, starts, place, np.repeat(own, own))
 
 
-# Counts what a threshold gets right and wrong on a subset of traces: four columns, one row per trace.
+# Counts what a threshold gets right and wrong on a subset of traces: four columns, one row per
+# trace.
 Tally: TypeAlias = Callable[[Floats, float, _Subset], Floats]
 
 
@@ -90,8 +97,13 @@ def first_error(
     problems: Sequence[str] | None = None,
     seed: int = 0,
 ) -> FirstError:
-    """`wrong` is the first wrong step of each trace, counted from 0, or -1. Traces of one problem are correlated."""
-    if len(scores) != len(wrong) or any(not -1 <= w < len(s) for s, w in zip(scores, wrong, strict=True)):
+    """`wrong` is the first wrong step of each trace, counted from 0, or -1.
+
+    Traces of one problem are correlated.
+    """
+    if len(scores) != len(wrong) or any(
+        not -1 <= w < len(s) for s, w in zip(scores, wrong, strict=True)
+    ):
         raise ValueError("each trace needs its first wrong step, a step's number or -1")
     at = np.array(wrong, np.int64)
     lengths = np.array([len(row) for row in scores], np.int64)
@@ -128,7 +140,10 @@ def step_errors(
     problems: Sequence[str] | None = None,
     seed: int = 0,
 ) -> StepErrors:
-    """`labels` tells whether each step is right. PRMBench leaves out traces without errors; the caller may too."""
+    """`labels` tells whether each step is right.
+
+    PRMBench leaves out traces without errors; the caller may too.
+    """
     if [len(s) for s in scores] != [len(row) for row in labels]:
         raise ValueError("each score needs a label")
     right = np.array([label for row in labels for label in row], bool)
@@ -136,7 +151,9 @@ def step_errors(
     begins = _Subset.of(lengths, np.arange(len(lengths))).starts
 
     def tally(values: Floats, threshold: float, part: _Subset) -> Floats:
-        """True positives, false positives, false negatives and true negatives, where right is positive."""
+        """True positives, false positives, false negatives and true negatives, where right is
+        positive.
+        """
         true = right[np.repeat(begins[part.which], lengths[part.which]) + part.place]
         kept = values >= threshold
         counts = [kept & true, kept & ~true, ~kept & true, ~kept & ~true]
@@ -151,7 +168,9 @@ def step_errors(
     def prm_score(sums: Floats) -> Floats:
         return (f1(sums) + negative(sums)) / 2
 
-    crossed = _crossed(scores, right, np.ones(len(right), bool), threshold, problems, tally, prm_score, seed)
+    crossed = _crossed(
+        scores, right, np.ones(len(right), bool), threshold, problems, tally, prm_score, seed
+    )
     return StepErrors(
         crossed.estimate(prm_score),
         crossed.estimate(f1),
@@ -184,7 +203,9 @@ class _Crossed:
             return Estimate(float(values[0]), -math.inf, math.inf, self.traces, self.problems)
         low, high = np.quantile(redrawn, [0.025, 0.975])
         value = float(values[0])
-        return Estimate(value, min(value, float(low)), max(value, float(high)), self.traces, self.problems)
+        return Estimate(
+            value, min(value, float(low)), max(value, float(high)), self.traces, self.problems
+        )
 
 
 def _crossed(
@@ -199,7 +220,8 @@ def _crossed(
 ) -> _Crossed:
     """Cross-validates: each half is scored with what was fitted on the other.
 
-    `right` and `known` have one entry per step of all traces; the baseline is fitted on the known steps.
+    `right` and `known` have one entry per step of all traces; the baseline is fitted on the known
+    steps.
     """
     values = np.array([score for row in scores for score in row], np.float64)
     lengths = np.array([len(row) for row in scores], np.int64)
@@ -212,7 +234,8 @@ def _crossed(
     used = []
     for mine in (0, 1):
         judged, fitted_on = (
-            _Subset.of(lengths, np.flatnonzero((half == mine) == own_half)) for own_half in (True, False)
+            _Subset.of(lengths, np.flatnonzero((half == mine) == own_half))
+            for own_half in (True, False)
         )
         here, there = owner == mine, owner != mine
         limit = _best(values[there], fitted_on, tally, aim)[1] if threshold is None else threshold
@@ -220,7 +243,9 @@ def _crossed(
         if not len(judged.which):
             continue
         own[judged.which] = tally(values[here], limit, judged)
-        tried = (_baseline(where, right[there], known[there], fitted_on, tally, aim) for where in PLACES)
+        tried = (
+            _baseline(where, right[there], known[there], fitted_on, tally, aim) for where in PLACES
+        )
         _, limit, worth, where = max(tried, key=lambda fit: fit[0])
         position[judged.which] = tally(worth[where(judged)], limit, judged)
     problem = np.unique(np.array(names, np.str_), return_inverse=True)[1].astype(np.int64)
@@ -234,7 +259,9 @@ def _crossed(
 
 
 def _halves(names: Sequence[str], seed: int) -> Ints:
-    """0 or 1 for each trace, by its problem; depends on the problems' names and the seed, not on their order."""
+    """0 or 1 for each trace, by its problem; depends on the problems' names and the seed, not on
+    their order.
+    """
     order = sorted(set(names), key=lambda name: digest("half", seed, name))
     dealt = {name: n % 2 for n, name in enumerate(order)}
     return np.array([dealt[name] for name in names], np.int64)
@@ -256,9 +283,16 @@ def _best(values: Floats, part: _Subset, tally: Tally, aim: Ratio) -> tuple[floa
 
 
 def _baseline(
-    where: Callable[[_Subset], Ints], right: Bools, known: Bools, part: _Subset, tally: Tally, aim: Ratio
+    where: Callable[[_Subset], Ints],
+    right: Bools,
+    known: Bools,
+    part: _Subset,
+    tally: Tally,
+    aim: Ratio,
 ) -> tuple[float, float, Floats, Callable[[_Subset], Ints]]:
-    """Fits the position-only baseline: how often a step in each bin is right, and the best threshold on that."""
+    """Fits the position-only baseline: how often a step in each bin is right, and the best
+    threshold on that.
+    """
     places = where(part)
     seen = np.bincount(places[known], minlength=BINS)
     fine = np.bincount(places[known], weights=right[known], minlength=BINS)

@@ -1,17 +1,21 @@
-"""Ratios of two models on the same problems: tokens, the cost of a right answer, and the critical size.
+"""Ratios of two models on the same problems: tokens, the cost of a right answer, and the critical
+size.
 
 `pair` matches their attempts at the problems that both answered, by size and problem.
 
-A ratio is a difference of logarithms, and its variance comes from what each problem adds to that difference (its
-influence). So what the two models share on a problem cancels. Training seeds widen it, as they do an accuracy.
+A ratio is a difference of logarithms, and its variance comes from what each problem adds to that
+difference (its influence). So what the two models share on a problem cancels. Training seeds widen
+it, as they do an accuracy.
 
-Tokens are those of `lognormal`: truncated attempts needed more than they spent, so they are censored. A ratio of mean
-tokens would compare the caps instead: with a fifth of the attempts truncated, it covers the true ratio in 11 % of
-runs. The cost of a right answer takes what was spent, truncated attempts included: that is what was paid.
+Tokens are those of `lognormal`: truncated attempts needed more than they spent, so they are
+censored. A ratio of mean tokens would compare the caps instead: with a fifth of the attempts
+truncated, it covers the true ratio in 11 % of runs. The cost of a right answer takes what was
+spent, truncated attempts included: that is what was paid.
 
-For the critical size, problems are redrawn jointly, both curves are fitted again, and the interval is the log ratio
-± 1.96 standard deviations of the redrawn ones. Redrawing shows too little where a curve may be a cliff between two
-sizes, anywhere between which it may lie; there the ends of the two intervals are compared instead, without pairing.
+For the critical size, problems are redrawn jointly, both curves are fitted again, and the interval
+is the log ratio ± 1.96 standard deviations of the redrawn ones. Redrawing shows too little where a
+curve may be a cliff between two sizes, anywhere between which it may lie; there the ends of the two
+intervals are compared instead, without pairing.
 """
 
 from __future__ import annotations
@@ -91,7 +95,9 @@ def pair(
     answered = [_answered(outcomes) for outcomes in (first, second)]
     common = set.intersection(*(problems for by_seed in answered for problems in by_seed))
     sides = []
-    for outcomes, by_seed, variant, price in zip((first, second), answered, matched.variants, prices, strict=True):
+    for outcomes, by_seed, variant, price in zip(
+        (first, second), answered, matched.variants, prices, strict=True
+    ):
         kept = [o for o in outcomes if (o.size, o.problem) in common]
         sides.append(
             Side(
@@ -119,7 +125,9 @@ def _cost(outcomes: Sequence[Outcome], prices: Prices) -> Floats:
     paid: dict[tuple[int, str], list[float]] = {}
     for o in outcomes:
         if o.answered:
-            bill = Bill(o.prompt_tokens, o.thinking_tokens, o.answer_tokens, cached_tokens=o.cached_tokens)
+            bill = Bill(
+                o.prompt_tokens, o.thinking_tokens, o.answer_tokens, cached_tokens=o.cached_tokens
+            )
             paid.setdefault((o.size, o.problem), []).append(prices.cost(bill))
     return np.array([np.mean(sorted(paid[problem])) for problem in sorted(paid)], dtype=np.float64)
 
@@ -174,10 +182,14 @@ class TokenLogs:
 
 
 def token_logs(pair: Pair) -> TokenLogs | None:
-    """The censored lognormal curves of both; None if one of them has no attempt that ended, or no tokens."""
+    """The censored lognormal curves of both; None if one of them has no attempt that ended, or no
+    tokens.
+    """
     some = np.ones(pair.problems, dtype=np.bool_)
     for side in pair.sides:
-        some &= np.bincount(side.data.problem, weights=side.data.tokens, minlength=pair.problems) > 0
+        some &= (
+            np.bincount(side.data.problem, weights=side.data.tokens, minlength=pair.problems) > 0
+        )
     told = [_equal_weights(sums(_at(side.data, some))) for side in pair.sides] if some.any() else []
     if not told or any(len(one.seen_sizes) == 0 for one in told):
         return None
@@ -189,9 +201,13 @@ def token_logs(pair: Pair) -> TokenLogs | None:
 
 
 def _at(data: Columns, problems: Bools) -> Columns:
-    """The attempts at these problems, at sizes from 1 on if one is 0, as that of a benchmark: it has no logarithm."""
+    """The attempts at these problems, at sizes from 1 on if one is 0, as that of a benchmark: it
+    has no logarithm.
+    """
     kept = data if problems.all() else data.where(problems[data.problem])
-    return replace(kept, size=kept.size + max(0.0, 1.0 - float(kept.size.min())) * (kept.size.min() <= 0))
+    return replace(
+        kept, size=kept.size + max(0.0, 1.0 - float(kept.size.min())) * (kept.size.min() <= 0)
+    )
 
 
 def _equal_weights(told: Sums) -> Sums:
@@ -216,29 +232,52 @@ def _logs(told: Sums, side: Side, degree: int) -> list[Log]:
         seeds[1:] = [spread(by_seed[:, size_of == k]) for k in range(len(told.sizes))]
     numbers = [told.problems, *np.bincount(told.size_of).tolist()]
     return [
-        Log(float(value), influence[:, i], len(fitted.coefficients), len(side.data), numbers[i], seeds[i])
+        Log(
+            float(value),
+            influence[:, i],
+            len(fitted.coefficients),
+            len(side.data),
+            numbers[i],
+            seeds[i],
+        )
         for i, value in enumerate(places @ fitted.coefficients[:-2])
     ]
 
 
 def both_right(pair: Pair) -> tuple[Log, Log] | None:
-    """Log tokens of the right attempts at the problems that both solved, with tokens; None if fewer than five."""
-    right = [np.bincount(s.data.problem, weights=s.data.correct, minlength=pair.problems) for s in pair.sides]
-    used = [np.bincount(s.data.problem, weights=s.data.correct * s.data.tokens) > 0 for s in pair.sides]
+    """Log tokens of the right attempts at the problems that both solved, with tokens; None if fewer
+    than five.
+    """
+    right = [
+        np.bincount(s.data.problem, weights=s.data.correct, minlength=pair.problems)
+        for s in pair.sides
+    ]
+    used = [
+        np.bincount(s.data.problem, weights=s.data.correct * s.data.tokens) > 0 for s in pair.sides
+    ]
     common = (right[0] > 0) & (right[1] > 0) & used[0] & used[1]
     if np.count_nonzero(common) < FEWEST:
         return None
     logs = []
     for side, solved in zip(pair.sides, right, strict=True):
-        total = summed(side.data.correct * np.log(np.maximum(side.data.tokens, 1.0)), side.data.problem)
+        total = summed(
+            side.data.correct * np.log(np.maximum(side.data.tokens, 1.0)), side.data.problem
+        )
         own = total[common] / solved[common]
-        value, seeds = float(own.mean()), spread(side.variant.by_seed(np.log(np.maximum(side.variant.tokens, 1.0))))
-        logs.append(Log(value, (own - value) / len(own), 1, int(solved[common].sum()), len(own), seeds))
+        value, seeds = (
+            float(own.mean()),
+            spread(side.variant.by_seed(np.log(np.maximum(side.variant.tokens, 1.0)))),
+        )
+        logs.append(
+            Log(value, (own - value) / len(own), 1, int(solved[common].sum()), len(own), seeds)
+        )
     return logs[0], logs[1]
 
 
 def per_right(side: Side, cost: Floats | None = None) -> Log | None:
-    """What a right answer took: the mean of `cost` by problem (tokens, unless given) over the accuracy."""
+    """What a right answer took: the mean of `cost` by problem (tokens, unless given) over the
+    accuracy.
+    """
     variant, right = side.variant, side.right
     paid = variant.by_problem(variant.tokens) if cost is None else cost
     spent, share = float(paid.mean()), float(right.mean())
@@ -272,14 +311,20 @@ def critical_ratio(pair: Pair, replicates: int = 1000, seed: int = 0) -> Critica
     spreads = [_critical_spread(side) for side in pair.sides]
     cliff = any(math.isinf(c.slope.high) for c in (one, other))
     error = _critical_error(pair, replicates, seed)
-    ends = _logarithm(other.size.low / one.size.high), _logarithm(other.size.high / max(one.size.low, 1e-300))
+    ends = (
+        _logarithm(other.size.low / one.size.high),
+        _logarithm(other.size.high / max(one.size.low, 1e-300)),
+    )
 
     def ratio(level: float) -> Estimate:
         z = z_quantile((1 + level) / 2)
-        below, above = ((value - ends[0]) / Z95, (ends[1] - value) / Z95) if cliff else (error, error)
+        below, above = (
+            ((value - ends[0]) / Z95, (ends[1] - value) / Z95) if cliff else (error, error)
+        )
         apart = replace(basis, low=value - z * below, high=value + z * above)
         wide = widened(apart, spreads, level, -math.inf, math.inf)
-        low, high = (math.exp(end) if end < 600 else math.inf for end in (wide.low, wide.high))  # 1e-300 is none
+        # 1e-300 is none
+        low, high = (math.exp(end) if end < 600 else math.inf for end in (wide.low, wide.high))
         return Estimate(math.exp(value), low, high, basis.attempts, pair.problems)
 
     return CriticalRatio(one.size, other.size, ratio, not cliff)
@@ -292,12 +337,16 @@ def _logarithm(x: float) -> float:
 def _critical_error(pair: Pair, replicates: int, seed: int) -> float:
     counts = np.hstack([counts_by_problem(side.data) for side in pair.sides])
     drawn = resampled_sums(counts, pair.first.data.size_of_problem, replicates, seed)
-    one, other = (redrawn_log_sizes(s.data, drawn[..., 2 * i : 2 * i + 2]) for i, s in enumerate(pair.sides))
+    one, other = (
+        redrawn_log_sizes(s.data, drawn[..., 2 * i : 2 * i + 2]) for i, s in enumerate(pair.sides)
+    )
     return float((other - one).std(ddof=1))
 
 
 def _critical_spread(side: Side) -> Spread:
-    """The variance between the critical sizes of training seeds; with their problems' part, which is not taken out."""
+    """The variance between the critical sizes of training seeds; with their problems' part, which
+    is not taken out.
+    """
     seeds = len(side.variant.seeds)
     if seeds < 2:
         return Spread(0.0, 0.0, 0)
@@ -319,5 +368,7 @@ def _log_critical_size(side: Side, seed: int) -> float:
         tokens=tokens[order],
     )  # fmt: skip
     counts = counts_by_problem(data)
-    total = np.stack([counts[data.size_of_problem == k].sum(axis=0) for k in range(len(np.unique(size)))])
+    total = np.stack(
+        [counts[data.size_of_problem == k].sum(axis=0) for k in range(len(np.unique(size)))]
+    )
     return float(redrawn_log_sizes(data, total[None])[0])

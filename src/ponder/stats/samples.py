@@ -1,14 +1,16 @@
-"""Estimates pass@n and maj@n with intervals clustered by problem, and how much of the gap to pass@n a selector closes.
+"""Estimates pass@n and maj@n with intervals clustered by problem, and how much of the gap to pass@n
+a selector closes.
 
-pass@n is the unbiased estimator of Chen et al. 2021 (Codex): for a problem with m samples, the fraction of all subsets
-of n that contain a right one. maj@n is the same for majority votes: the fraction of all subsets of n in which a right
-answer has the most votes, where a tie of t answers counts 1/t. Both are exact; no subset is drawn.
+pass@n is the unbiased estimator of Chen et al. 2021 (Codex): for a problem with m samples, the
+fraction of all subsets of n that contain a right one. maj@n is the same for majority votes: the
+fraction of all subsets of n in which a right answer has the most votes, where a tie of t answers
+counts 1/t. Both are exact; no subset is drawn.
 
-Their interval is that of `accuracy`, Wilson's on an effective sample size: m samples hold m/n disjoint subsets, so for
-n = 1 the two intervals are equal, and for n = m each problem counts once.
+Their interval is that of `accuracy`, Wilson's on an effective sample size: m samples hold m/n
+disjoint subsets, so for n = 1 the two intervals are equal, and for n = m each problem counts once.
 
-The gap closed by a selector, from one sample to pass@n, is a ratio of means over the same problems with Fieller's
-interval (1954). The interval is unbounded if the gap itself may be zero.
+The gap closed by a selector, from one sample to pass@n, is a ratio of means over the same problems
+with Fieller's interval (1954). The interval is unbounded if the gap itself may be zero.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from ponder.stats.distributions import t_quantile, z_quantile
 
 
 def pass_by_problem(tried: Ints, right: Ints, n: int) -> Floats:
-    """For each problem, the probability that n of its samples, drawn without replacement, contain a right one."""
+    """For each problem, the probability that n of its samples, drawn without replacement, contain a
+    right one.
+    """
     left = tried - right
     places = np.arange(n)
     none = np.clip(left[:, None] - places, 0, None) / (tried[:, None] - places)
@@ -37,14 +41,17 @@ def pass_by_problem(tried: Ints, right: Ints, n: int) -> Floats:
 def pass_at(tried: Ints, right: Ints, n: int, level: float = 0.95) -> Estimate:
     """pass@n on the problems that have at least n samples."""
     enough = tried >= n
-    return _over_problems(pass_by_problem(tried[enough], right[enough], n), int(tried[enough].sum()), n, level)
+    return _over_problems(
+        pass_by_problem(tried[enough], right[enough], n), int(tried[enough].sum()), n, level
+    )
 
 
 class Votes(NamedTuple):
     """How the samples of one problem voted."""
 
     tried: int  # samples, with those that don't vote: unparsed and truncated ones
-    right: tuple[int, ...]  # votes for the right answer, or for each of them if a problem has several
+    # votes for the right answer, or for each of them if a problem has several
+    right: tuple[int, ...]
     wrong: tuple[int, ...]  # votes for each wrong answer
 
 
@@ -61,32 +68,40 @@ def majority_of_problem(votes: Votes, n: int) -> float:
         _wins(count, (*votes.right[:i], *votes.right[i + 1 :], *votes.wrong), votes.tried, n)
         for i, count in enumerate(votes.right)
     ]
-    return round(sum(chances), 12)  # a certain win is 1, without rounding errors: intervals depend on it
+    # a certain win is 1, without rounding errors: intervals depend on it
+    return round(sum(chances), 12)
 
 
 def _wins(own: int, others: Sequence[int], tried: int, n: int) -> float:
     """The probability that an answer with `own` of all votes wins among n samples.
 
-    Drawing n of m samples is tossing a coin for each, given that n come up. So the votes of two answers are
-    independent until the total is known, and their distributions are multiplied like polynomials.
+    Drawing n of m samples is tossing a coin for each, given that n come up. So the votes of two
+    answers are independent until the total is known, and their distributions are multiplied like
+    polynomials.
     """
     coin = (n + 0.5) / (tried + 1)  # any coin will do; this one makes the total n likely
     total = 0.0
     for most in range(1, min(n, own) + 1):
-        # Answers that can't get that many votes, and samples that don't vote, may turn up as often as they like.
+        # Answers that can't get that many votes, and samples that don't vote, may turn up as often
+        # as they like.
         rivals = [count for count in others if count >= most]
         left = n - most
-        ways = np.zeros((left + 1, 1))  # probability by votes for others, and by the number of rivals that tie
+        # probability by votes for others, and by the number of rivals that tie
+        ways = np.zeros((left + 1, 1))
         rest = _binomial(tried - own - sum(rivals), coin)[: left + 1]
         ways[: len(rest), 0] = rest
         for count in rivals:
             ways = _with_rival(ways, _binomial(count, coin), most)
-        total += float(_binomial(own, coin)[most] * (ways[left] / np.arange(1, ways.shape[1] + 1)).sum())
+        total += float(
+            _binomial(own, coin)[most] * (ways[left] / np.arange(1, ways.shape[1] + 1)).sum()
+        )
     return total / float(_binomial(tried, coin)[n])
 
 
 def _with_rival(ways: Floats, rival: Floats, most: int) -> Floats:
-    """The probabilities with one more answer, which gets at most `most` votes, and ties if it gets as many."""
+    """The probabilities with one more answer, which gets at most `most` votes, and ties if it gets
+    as many.
+    """
     rows, ties = ways.shape
     out = np.zeros((rows, ties + 1))
     for column in range(ties):
@@ -102,14 +117,18 @@ def _binomial(count: int, coin: float) -> Floats:
     heads = np.arange(count + 1)
     log_factorial = np.cumsum(np.log(np.maximum(heads, 1)))
     ways = log_factorial[-1] - log_factorial - log_factorial[::-1]
-    return np.asarray(np.exp(ways + heads * math.log(coin) + heads[::-1] * math.log1p(-coin)), dtype=np.float64)
+    return np.asarray(
+        np.exp(ways + heads * math.log(coin) + heads[::-1] * math.log1p(-coin)), dtype=np.float64
+    )
 
 
 def _over_problems(chances: Floats, attempts: int, n: int, level: float) -> Estimate:
     """The mean of the problems' probabilities, each from all subsets of n of its samples."""
     problems = len(chances)
     if problems < 2:
-        return Estimate(float(chances.mean()) if problems else math.nan, 0.0, 1.0, attempts, problems)
+        return Estimate(
+            float(chances.mean()) if problems else math.nan, 0.0, 1.0, attempts, problems
+        )
     value = min(1.0, float(chances.mean()))
     # As in `accuracy`: only problems with the rarer outcome show how correlated their samples are.
     shown = int((chances > 0).sum() if value < 0.5 else (chances < 1).sum())
@@ -123,7 +142,9 @@ def _over_problems(chances: Floats, attempts: int, n: int, level: float) -> Esti
 
 
 def gap_closed(one: Floats, picked: Floats, best: Floats, level: float = 0.95) -> Estimate:
-    """How far `picked` gets from `one` to `best`, as a fraction; each is the accuracy on every one of the problems."""
+    """How far `picked` gets from `one` to `best`, as a fraction; each is the accuracy on every one
+    of the problems.
+    """
     n = len(one)
     gained, gap = picked - one, best - one
     if n < FEWEST_PAIRS or gap.mean() <= 0:

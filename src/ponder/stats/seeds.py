@@ -1,10 +1,12 @@
-"""How much training seeds add to the interval of a variant's mean, and of the difference between two variants.
+"""How much training seeds add to the interval of a variant's mean, and of the difference between
+two variants.
 
-Each trained variant is a table of training seeds × problems. The variance between its seeds' means has two parts: what
-training adds, and the interaction of seeds with problems, which the interval over problems already holds. The interval
-is the wider of two: problems and training in quadrature, and Student's t over the seeds' means alone. The second one
-matters for two or three seeds, whose training part is often estimated as zero: without it accuracy over two seeds
-covers 89 to 92 % if seeds differ, with it 93 to 98 %.
+Each trained variant is a table of training seeds × problems. The variance between its seeds' means
+has two parts: what training adds, and the interaction of seeds with problems, which the interval
+over problems already holds. The interval is the wider of two: problems and training in quadrature,
+and Student's t over the seeds' means alone. The second one matters for two or three seeds, whose
+training part is often estimated as zero: without it accuracy over two seeds covers 89 to 92 % if
+seeds differ, with it 93 to 98 %.
 
 A difference has the degrees of freedom of Welch (1947) over the two arms.
 """
@@ -26,7 +28,8 @@ LEAST_ARMS = 4  # variants of one recipe from which their seeds may be pooled
 class Spread:
     """The variance of a variant's mean that is due to its training seeds."""
 
-    training: float  # without the interaction of seeds and problems; below zero if that explains more than all
+    # without the interaction of seeds and problems; below zero if that explains more than all
+    training: float
     total: float  # of the seeds' means
     freedom: int  # 0: a single seed, which shows no variance
     pool: PooledSeeds | None = None  # where it comes from, if not from this variant's seeds alone
@@ -61,7 +64,9 @@ def spread(cells: Floats) -> Spread:
 
 
 def pooled(arms: Sequence[Floats]) -> PooledSeeds | None:
-    """The spread of all arms together, each 0 or 1 by seeds × problems; None if fewer than four have two seeds."""
+    """The spread of all arms together, each 0 or 1 by seeds × problems; None if fewer than four
+    have two seeds.
+    """
     several = [cells for cells in arms if min(cells.shape) > 1 and 0 < cells.mean() < 1]
     if len(several) < LEAST_ARMS:
         return None
@@ -75,21 +80,32 @@ def pooled(arms: Sequence[Floats]) -> PooledSeeds | None:
 
 
 def widened(
-    over_problems: Estimate, spreads: Sequence[Spread], level: float, least: float, most: float, times: float = 1.0
+    over_problems: Estimate,
+    spreads: Sequence[Spread],
+    level: float,
+    least: float,
+    most: float,
+    times: float = 1.0,
 ) -> Estimate:
-    """An interval over problems, widened by what seeds add. `times` multiplies their part, for a simultaneous band."""
+    """An interval over problems, widened by what seeds add.
+
+    `times` multiplies their part, for a simultaneous band.
+    """
     training, total = (times * half for half in _halves(spreads, level))
     if not total:
         return over_problems
     value = over_problems.value
     below, above = (
-        max(math.hypot(half, training), total) for half in (value - over_problems.low, over_problems.high - value)
+        max(math.hypot(half, training), total)
+        for half in (value - over_problems.low, over_problems.high - value)
     )
     return replace(over_problems, low=max(least, value - below), high=min(most, value + above))
 
 
 def _halves(spreads: Sequence[Spread], level: float) -> tuple[float, float]:
-    """Half the width that training adds, and half the width of Student's t over the seeds' means alone."""
+    """Half the width that training adds, and half the width of Student's t over the seeds' means
+    alone.
+    """
     several = [s for s in spreads if s.freedom]
     training, total = [max(0.0, s.training) for s in several], [s.total for s in several]
     return _half(several, training, level), _half(several, total, level)

@@ -1,10 +1,12 @@
-"""How well a reward tells right samples from wrong ones of the same problem, and whether its probabilities are true.
+"""How well a reward tells right samples from wrong ones of the same problem, and whether its
+probabilities are true.
 
-A reward that picks one of n samples need only order the samples of one problem. So the AUC here compares a right and a
-wrong sample of the same problem and attempt: the fraction of such pairs in which the right one scores higher, a tie
-counting half. It is 0.5 for a reward that can't tell, whatever it knows about which problems are hard. Calibration
-compares the probability that it gives with how often samples of that probability are right. Intervals are by bootstrap
-over problems, except that of the AUC, which is an interval of a rate clustered by problem.
+A reward that picks one of n samples need only order the samples of one problem. So the AUC here
+compares a right and a wrong sample of the same problem and attempt: the fraction of such pairs in
+which the right one scores higher, a tie counting half. It is 0.5 for a reward that can't tell,
+whatever it knows about which problems are hard. Calibration compares the probability that it gives
+with how often samples of that probability are right. Intervals are by bootstrap over problems,
+except that of the AUC, which is an interval of a rate clustered by problem.
 """
 
 from __future__ import annotations
@@ -78,9 +80,14 @@ def separation(attempts: Sequence[ScoredSamples], seed: int = 0) -> Separation:
     for n, (low, high) in enumerate(pairwise(EDGES)):
         first = 11 + 3 * n
         if samples := int(sums[0, first]):
-            bins.append(Bin(low, high, samples, float(sums[0, first + 1]) / samples, ratio(first + 2, first)))
+            bins.append(
+                Bin(
+                    low, high, samples, float(sums[0, first + 1]) / samples, ratio(first + 2, first)
+                )
+            )
     return Separation(
-        # Few problems may have both right and wrong samples: their bootstrap would be too narrow, or have no width.
+        # Few problems may have both right and wrong samples: their bootstrap would be too narrow,
+        # or have no width.
         auc=rate(by_problem[:, 1], by_problem[:, 0]),
         pairs=int(sums[0, 1]),
         same_thinking=ratio(2, 3),
@@ -95,11 +102,20 @@ def separation(attempts: Sequence[ScoredSamples], seed: int = 0) -> Separation:
 
 def _row(one: ScoredSamples, edges: Sequence[float]) -> list[float]:
     """What an attempt adds to each sum."""
-    totals, said, right = np.array(one.totals), np.array(one.probabilities), np.array(one.right, bool)
+    totals, said, right = (
+        np.array(one.totals),
+        np.array(one.probabilities),
+        np.array(one.right, bool),
+    )
     apart = totals[right][:, None] - totals[~right][None, :]
     row = [float((apart > 0).sum() + 0.5 * (apart == 0).sum()), float(apart.size)]
     row += [float(one.thinkings == 1), 1.0, one.thinkings, one.wrong_in_answer, one.wrong]
-    row += [float(said.sum()), float(right.sum()), float(((said - right) ** 2).sum()), float(len(said))]
+    row += [
+        float(said.sum()),
+        float(right.sum()),
+        float(((said - right) ** 2).sum()),
+        float(len(said)),
+    ]
     for low, high in pairwise(edges):
         inside = (said >= low) & (said < high)
         row += [float(inside.sum()), float(said[inside].sum()), float(right[inside].sum())]
@@ -107,7 +123,9 @@ def _row(one: ScoredSamples, edges: Sequence[float]) -> list[float]:
 
 
 def _ratio(part: Floats, whole: Floats, attempts: int, problems: int) -> Estimate:
-    """The first of these ratios, with the quantiles of the others; without bounds where it can't be redrawn."""
+    """The first of these ratios, with the quantiles of the others; without bounds where it can't be
+    redrawn.
+    """
     values: Floats = np.divide(part, whole, out=np.full(len(whole), math.nan), where=whole > 0)
     value, known = float(values[0]), values[1:][np.isfinite(values[1:])]
     if math.isnan(value) or problems < 2 or not len(known):

@@ -1,6 +1,7 @@
 """Opens the SQLite file of a store, and says what is wrong with it where SQLite can't.
 
-A file that isn't a store is refused before anything is read from it. An empty file is an empty store.
+A file that isn't a store is refused before anything is read from it. An empty file is an empty
+store.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def errors(path: Path, *, writing: bool) -> Iterator[None]:
     except UnicodeDecodeError:  # SQLite's message quotes the damaged bytes
         raise DamagedStore(path, "its tables can't be read") from None
     except OSError as error:
-        raise UserError(f"can't {'write' if writing else 'read'} {path}: {error.strerror}", hint=OTHER) from None
+        raise UserError(
+            f"can't {'write' if writing else 'read'} {path}: {error.strerror}", hint=OTHER
+        ) from None
 
 
 def _explained(error: sqlite3.Error, path: Path, writing: bool) -> UserError | None:
@@ -59,23 +62,32 @@ def _explained(error: sqlite3.Error, path: Path, writing: bool) -> UserError | N
     if code.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
         return UserError(f"can't open the store {path}", hint="check the path and permissions")
     if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return UserError(f"another program is using {path}: {why}", hint="close it, then run the command again")
-    # The last two are of text that is no UTF-8, and of JSON in SQL. Our own statements violate no constraint.
-    broken = code.startswith(("SQLITE_CORRUPT", "SQLITE_TOOBIG", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH"))
+        return UserError(
+            f"another program is using {path}: {why}", hint="close it, then run the command again"
+        )
+    # The last two are of text that is no UTF-8, and of JSON in SQL. Our own statements violate no
+    # constraint.
+    broken = code.startswith(
+        ("SQLITE_CORRUPT", "SQLITE_TOOBIG", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")
+    )
     if broken or why.startswith(("unsupported file format", "Could not decode", "malformed JSON")):
         return DamagedStore(path, why.partition(" with text ")[0])  # the rest is the damaged text
     return None
 
 
 def connect(path: Path, *, write: bool) -> sqlite3.Connection:
-    """Open a store. To write, it is created or upgraded; to read, an older one is shown as if it were upgraded."""
+    """Open a store.
+
+    To write, it is created or upgraded; to read, an older one is shown as if it were upgraded.
+    """
     if not write:
         return _reader(path)
     db = _connection(path)
     with _closed_on_error(db):
         version = _version(db, path)
         db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = NORMAL")  # only checkpoints wait for the disk; see `Store.sync`
+        # only checkpoints wait for the disk; see `Store.sync`
+        db.execute("PRAGMA synchronous = NORMAL")
         if version < schema.VERSION:
             db.executescript(schema.upgrade(version) if version else schema.create())
     return db
@@ -100,7 +112,9 @@ def _reader(path: Path) -> sqlite3.Connection:
         with _closed_on_error(db):
             version = _version(db, path)
     except sqlite3.OperationalError as error:
-        if not getattr(error, "sqlite_errorname", "").startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
+        if not getattr(error, "sqlite_errorname", "").startswith(
+            ("SQLITE_CANTOPEN", "SQLITE_READONLY")
+        ):
             raise
         db = _immutable(path)
         with _closed_on_error(db):
@@ -112,11 +126,15 @@ def _reader(path: Path) -> sqlite3.Connection:
 
 
 def _immutable(path: Path) -> sqlite3.Connection:
-    """A store in a folder that can't be written to, where SQLite can't keep the index of a write-ahead log."""
+    """A store in a folder that can't be written to, where SQLite can't keep the index of a
+    write-ahead log.
+    """
     log = Path(f"{path.resolve()}-wal")
     if log.is_file() and log.stat().st_size:
         what = f"{path} can't be read here: the last attempts are in {log.name}, and this folder is read-only"
-        raise UserError(what, hint=f"copy {path.name} and {log.name} to a folder that can be written to")
+        raise UserError(
+            what, hint=f"copy {path.name} and {log.name} to a folder that can be written to"
+        )
     return _connection(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
 
 
@@ -127,7 +145,9 @@ def _version(db: sqlite3.Connection, path: Path) -> int:
         version = int(db.execute("PRAGMA user_version").fetchone()[0])
         names = db.execute("SELECT name, type FROM sqlite_master").fetchall()
         tables = {
-            t: {row[1] for row in db.execute(f"PRAGMA table_info('{t}')")} for t, kind in names if t in schema.COLUMNS
+            t: {row[1] for row in db.execute(f"PRAGMA table_info('{t}')")}
+            for t, kind in names
+            if t in schema.COLUMNS
         }
         ours = db.execute("PRAGMA application_id").fetchone() == (schema.APPLICATION,)
     finally:
@@ -137,10 +157,18 @@ def _version(db: sqlite3.Connection, path: Path) -> int:
         raise UserError(what, hint="pip install -U ponder-lab")
     if 1 <= version < schema.OLDEST and schema.COLUMNS.keys() <= tables.keys():
         what = f"{path} was written by Ponder 0.1 (store version {version}; this one reads {schema.OLDEST} and later)"
-        raise UserError(what, hint="read it with Ponder 0.1, or run the study again with another --store")
+        raise UserError(
+            what, hint="read it with Ponder 0.1, or run the study again with another --store"
+        )
     empty = version == 0 and not names and not ours
-    if not empty and (not schema.OLDEST <= version <= schema.VERSION or schema.missing(version, tables)):
-        what = "it has no tables" if not names else f"it has other tables: {', '.join(sorted(n for n, _ in names)[:5])}"
+    if not empty and (
+        not schema.OLDEST <= version <= schema.VERSION or schema.missing(version, tables)
+    ):
+        what = (
+            "it has no tables"
+            if not names
+            else f"it has other tables: {', '.join(sorted(n for n, _ in names)[:5])}"
+        )
         raise UserError(f"{path} is an SQLite file, but not a store: {what}", hint=OTHER)
     return version
 

@@ -1,11 +1,14 @@
-"""Checks a store row by row, and copies what is whole into a new one: to repair a store, or to merge several.
+"""Checks a store row by row, and copies what is whole into a new one: to repair a store, or to
+merge several.
 
-A row is whole if it is the one that its digest was made from; runs of a study before version 5 have no digest, nor have
-rows that were changed by hand, so they need only be readable. An attempt is whole if its row, its cell, its problem
-and all of its turns are. Pages that SQLite can't read are left to SQLite's `.recover`.
+A row is whole if it is the one that its digest was made from; runs of a study before version 5 have
+no digest, nor have rows that were changed by hand, so they need only be readable. An attempt is
+whole if its row, its cell, its problem and all of its turns are. Pages that SQLite can't read are
+left to SQLite's `.recover`.
 
-An attempt is known by the key of its cell, the place of its problem and its sample. Where two stores hold the same
-attempt, a finished one wins over one that failed or was interrupted, then the one with more turns, then the first.
+An attempt is known by the key of its cell, the place of its problem and its sample. Where two
+stores hold the same attempt, a finished one wins over one that failed or was interrupted, then the
+one with more turns, then the first.
 """
 # ruff: noqa: S608 the parts of these statements are our own text
 
@@ -28,7 +31,8 @@ from ponder.store.file import DamagedStore, connect, errors, recover
 from ponder.store.schema import CELL, PROBLEM, PUT_ATTEMPT, PUT_STUDY, PUT_TURN, SPENT, digest
 
 _UNREADABLE = (ValueError, TypeError, zlib.error, RecursionError, msgspec.MsgspecError)
-_SQL = (sqlite3.DatabaseError, UnicodeDecodeError)  # the second if SQLite's message quotes damaged bytes
+# the second if SQLite's message quotes damaged bytes
+_SQL = (sqlite3.DatabaseError, UnicodeDecodeError)
 
 
 class Scan:
@@ -44,7 +48,8 @@ class Scan:
         with errors(path, writing=False):
             self.db = connect(path, write=False)
             (self.version,) = self.db.execute("PRAGMA user_version").fetchone()
-            self.db.execute("BEGIN")  # all that follows sees the same state, though a run may be writing
+            # all that follows sees the same state, though a run may be writing
+            self.db.execute("BEGIN")
         # Bytes that are no UTF-8 can't be encoded again, which shows that the text is damaged.
         self.db.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
         self.studies = [row for row, _ in self._whole("study", _check_study)]
@@ -54,7 +59,9 @@ class Scan:
         self.turns, self._tokens = self._read_turns()
         self.highest = max(self.turns, default=0)  # number of an attempt
         self.attempts = {
-            number for row, number in self._whole("attempt", _check_attempt) if self._complete(number, row)
+            number
+            for row, number in self._whole("attempt", _check_attempt)
+            if self._complete(number, row)
         }
         for number in self.turns.keys() - self.seen.keys():
             self.damage.append(f"turns of attempt {number}: the attempt is missing")
@@ -73,7 +80,9 @@ class Scan:
         return tuple(row)
 
     def integrity(self) -> list[str]:
-        """What SQLite itself finds wrong with the file: pages, and indexes that don't match their tables."""
+        """What SQLite itself finds wrong with the file: pages, and indexes that don't match their
+        tables.
+        """
         try:
             found = [str(line) for (line,) in self.db.execute("PRAGMA integrity_check(20)")]
         except _SQL as error:
@@ -81,7 +90,9 @@ class Scan:
         return [line.removeprefix("*** in database main ***\n") for line in found if line != "ok"]
 
     def _read_turns(self) -> tuple[dict[int, list[int]], dict[int, int]]:
-        """The row numbers of each attempt's turns in their order, up to the first that is missing; and their tokens."""
+        """The row numbers of each attempt's turns in their order, up to the first that is missing;
+        and their tokens.
+        """
         found: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
         for row, number in self._whole("turn", _check_turn):
             found[row[0]][row[1]] = (number, sum(row[5:8]))
@@ -97,7 +108,10 @@ class Scan:
         return turns, tokens
 
     def _complete(self, number: int, row: tuple[Any, ...]) -> bool:
-        """Whether everything that an attempt refers to is there. Failed and open ones may lack their last turns."""
+        """Whether everything that an attempt refers to is there.
+
+        Failed and open ones may lack their last turns.
+        """
         cell, problem, _, status = row[:4]
         self.seen[number] = cell
         self.highest = max(self.highest, number)
@@ -109,7 +123,9 @@ class Scan:
         self.damage += [f"attempt {number} lacks {what}" for what in found]
         return not found
 
-    def _whole(self, table: str, check: Callable[[tuple[Any, ...]], None]) -> Iterator[tuple[tuple[Any, ...], int]]:
+    def _whole(
+        self, table: str, check: Callable[[tuple[Any, ...]], None]
+    ) -> Iterator[tuple[tuple[Any, ...], int]]:
         """The whole rows of a table with their numbers; columns as in `schema`, without id."""
         if self.version == 0:
             return
@@ -126,16 +142,22 @@ class Scan:
                 self.damage.append(f"{table} {number}: its text is damaged")
                 continue
             except _UNREADABLE as error:
-                self.damage.append(str(error) if str(error).startswith(table) else f"{table} {number}: {error}")
+                self.damage.append(
+                    str(error) if str(error).startswith(table) else f"{table} {number}: {error}"
+                )
                 continue
             self.undigested += row[-1] is None
             yield row, number
 
     def _rows(self, table: str) -> Iterator[tuple[Any, ...]]:
-        """Every row with its number, read without indexes, up to the first page that SQLite can't read."""
+        """Every row with its number, read without indexes, up to the first page that SQLite can't
+        read.
+        """
         names = schema.columns(table, self.version)
         try:
-            yield from self.db.execute(f"SELECT rowid, {names} FROM main.{table} NOT INDEXED ORDER BY rowid")
+            yield from self.db.execute(
+                f"SELECT rowid, {names} FROM main.{table} NOT INDEXED ORDER BY rowid"
+            )
         except _SQL as error:
             self.unreadable = f"table {table} can't be read to its end: {error}"
             self.damage.append(self.unreadable)
@@ -197,9 +219,7 @@ def repair(path: Path, new: Path) -> Copied:
     """Copy the attempts of a store that are whole, without rows that have changed or lack others."""
     with Scan(path) as old:
         if old.unreadable:
-            hint = (
-                f"`{recover(path)}` (`.dump` if it has no `.recover`), then `ponder store repair recovered.db -o {new}`"
-            )
+            hint = f"`{recover(path)}` (`.dump` if it has no `.recover`), then `ponder store repair recovered.db -o {new}`"
             raise UserError(f"{path} has damaged pages: {old.unreadable}", hint=hint)
         with _NewStore(new) as store:
             store.copy(old)
@@ -264,7 +284,9 @@ class _NewStore:
             self._db.execute("COMMIT")
 
     def _study(self, name: str, resolved: str, started: str, *spent: float | None) -> None:
-        """Keep a run once, though two copies of a store have it; of a run that went on, what it spent in the end."""
+        """Keep a run once, though two copies of a store have it; of a run that went on, what it
+        spent in the end.
+        """
         same = (name, resolved, started)
         sql = "SELECT rowid, tokens FROM study WHERE name IS ? AND resolved IS ? AND started IS ?"
         row = self._db.execute(sql, same).fetchone()
@@ -292,12 +314,16 @@ class _NewStore:
             row = self._db.execute(sql, (*values, digest(*values))).fetchone()
         elif row[1] != name:
             what = f"problem {position} of one task is {row[1]} in an earlier store and {name} in {path}"
-            raise UserError(what, hint="the task's data has changed between the runs: keep these stores apart")
+            raise UserError(
+                what, hint="the task's data has changed between the runs: keep these stores apart"
+            )
         return int(row[0])
 
     def _attempt(self, row: tuple[Any, ...], turns: Sequence[tuple[Any, ...]]) -> None:
         sql = "SELECT id, status, (SELECT COUNT(*) FROM turn WHERE attempt = id) FROM attempt"
-        known = self._db.execute(f"{sql} WHERE cell = ? AND problem = ? AND sample = ?", row[:3]).fetchone()
+        known = self._db.execute(
+            f"{sql} WHERE cell = ? AND problem = ? AND sample = ?", row[:3]
+        ).fetchone()
         if known and _rank(known[1], known[2]) >= _rank(row[3], len(turns)):
             return
         (attempt,) = self._db.execute(PUT_ATTEMPT, (*row, digest(*row))).fetchone()
@@ -319,4 +345,9 @@ def _title(old: Scan, cell: int) -> str:
     methods = [m.get("name", "?") for m in spec.get("methods", [])]
     model = spec.get("model", {})
     parts = [spec.get("task", {}).get("name", "?"), f"size {spec.get('task', {}).get('size', '?')}"]
-    return ", ".join([*parts, " + ".join([model.get("label") or model.get("id") or model.get("name", "?"), *methods])])
+    return ", ".join(
+        [
+            *parts,
+            " + ".join([model.get("label") or model.get("id") or model.get("name", "?"), *methods]),
+        ]
+    )

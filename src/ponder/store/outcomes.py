@@ -1,6 +1,8 @@
-"""Makes outcomes from the rows of a store, in little memory: what is equal in neighbouring rows is one object.
+"""Makes outcomes from the rows of a store, in little memory: what is equal in neighbouring rows is
+one object.
 
-A report holds every outcome of a study at once. Without this, those of a million attempts at `execution` take 3 GB.
+A report holds every outcome of a study at once. Without this, those of a million attempts at
+`execution` take 3 GB.
 """
 
 from __future__ import annotations
@@ -78,14 +80,32 @@ class OutcomeReader:
             parse_int=_Numbers(int).__getitem__, parse_float=_Numbers(float).__getitem__
         ).decode
 
-    def read(self, cell: StudyCell, made: Mapping[str, float], rows: Iterator[Sequence[Any]]) -> Iterator[Outcome]:
-        """The outcomes of a cell's rows: each the attempt's id, the problem's name, the digest, and the attempt."""
+    def read(
+        self, cell: StudyCell, made: Mapping[str, float], rows: Iterator[Sequence[Any]]
+    ) -> Iterator[Outcome]:
+        """The outcomes of a cell's rows: each the attempt's id, the problem's name, the digest, and
+        the attempt.
+        """
         texts, counts = self._texts, self._counts
         for row_id, name, check, *row in rows:
             verify_attempt(f"attempt {row_id}", row, check)
             if name != self._problem:
                 self._next(row_id, name)
-            _, _, sample, status, correct, why, details, prompt, thinking, answer, seconds, counted_by, cached = row
+            (
+                _,
+                _,
+                sample,
+                status,
+                correct,
+                why,
+                details,
+                prompt,
+                thinking,
+                answer,
+                seconds,
+                counted_by,
+                cached,
+            ) = row
             yield Outcome(
                 cell,
                 cell.label,
@@ -123,7 +143,9 @@ class OutcomeReader:
         return known
 
     def _shared(self, numbers: list[Any]) -> list[Any]:
-        """An equal list of this problem, if there is one: the true sums of its samples, and every right answer."""
+        """An equal list of this problem, if there is one: the true sums of its samples, and every
+        right answer.
+        """
         if not {*map(type, numbers)} <= {int, NoneType}:  # 1 equals True and 1.0
             return numbers
         for known in self._lists:

@@ -1,10 +1,11 @@
 """The store: attempts in an SQLite file, whose tables are in `schema`.
 
-Write-ahead logging lets a report read while a run writes. Only one run writes at a time; it holds a lock on a second,
-empty SQLite file, which the kernel releases however the process ends. Both stand beside the file that the path leads
-to, whatever symbolic links it goes through. A store with two names (hard links) is not written to: SQLite would keep a
-log for each name, and neither run would see what the other has stored. A commit is a write to the log: it survives
-`kill -9`. `sync` puts the log on the disk: everything committed before it survives a power cut too.
+Write-ahead logging lets a report read while a run writes. Only one run writes at a time; it holds a
+lock on a second, empty SQLite file, which the kernel releases however the process ends. Both stand
+beside the file that the path leads to, whatever symbolic links it goes through. A store with two
+names (hard links) is not written to: SQLite would keep a log for each name, and neither run would
+see what the other has stored. A commit is a write to the log: it survives `kill -9`. `sync` puts
+the log on the disk: everything committed before it survives a power cut too.
 """
 # ruff: noqa: S608 the parts of these statements are our own text
 
@@ -61,7 +62,10 @@ MOST_PROBLEMS = 4096  # whose ids are remembered
 
 
 class Done(NamedTuple):
-    """An attempt on its way into the store or out of it. A conversation may have turns that are not asked yet."""
+    """An attempt on its way into the store or out of it.
+
+    A conversation may have turns that are not asked yet.
+    """
 
     cell: StudyCell
     position: int  # of the problem in the cell's fixed order of problems
@@ -88,7 +92,10 @@ class Recorded(NamedTuple):
 
 
 class Store:
-    """An open store. With `lock=True` it can be written to, and no other process can write to it meanwhile."""
+    """An open store.
+
+    With `lock=True` it can be written to, and no other process can write to it meanwhile.
+    """
 
     def __init__(self, path: Path, *, lock: bool = False) -> None:
         self.path = path
@@ -120,12 +127,16 @@ class Store:
         return lock
 
     def _check_names(self) -> None:
-        """Raise `UserError` if the file has another name, through which another run could write to it."""
+        """Raise `UserError` if the file has another name, through which another run could write to
+        it.
+        """
         if not self._file.is_file() or self._file.stat().st_nlink < 2:
             return
         assert self._lock
         self._lock.close()
-        what = f"{self.path} has more than one name (hard links), and each would have a log of its own"
+        what = (
+            f"{self.path} has more than one name (hard links), and each would have a log of its own"
+        )
         hint = f"`find / -samefile {self._file}` lists them: remove the others, or copy the store to a file of its own"
         raise UserError(what, hint=hint)
 
@@ -149,7 +160,8 @@ class Store:
     def sync(self) -> None:
         """Wait until everything committed so far is on the disk, so that it survives a power cut.
 
-        May be called while another thread writes. SQLite keeps one file as the log for as long as the store is open.
+        May be called while another thread writes. SQLite keeps one file as the log for as long as
+        the store is open.
         """
         if self._lock is None:
             return
@@ -168,7 +180,13 @@ class Store:
         try:
             with errors(self.path, writing=self._lock is not None):
                 yield
-        except (zlib.error, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        except (
+            zlib.error,
+            ValueError,
+            OverflowError,
+            RecursionError,
+            msgspec.MsgspecError,
+        ) as error:
             raise DamagedStore(self.path, str(error)) from None
 
     @contextmanager
@@ -198,15 +216,29 @@ class Store:
             self._db.execute("ROLLBACK")
 
     def record_study(self, study: StudySpec) -> int:
-        """Store the study as it is run now; returns the run's id, by which its spending is recorded."""
+        """Store the study as it is run now; returns the run's id, by which its spending is
+        recorded.
+        """
         with self._transaction():
-            # To the microsecond, so that no two runs are alike: `store merge` keeps equal ones once.
+            # To the microsecond, so that no two runs are alike: `store merge` keeps equal ones
+            # once.
             started = datetime.now(UTC).isoformat(" ")
-            row = (study.name, json.dumps(study.resolved(), default=str), started, None, None, None, None, None)
+            row = (
+                study.name,
+                json.dumps(study.resolved(), default=str),
+                started,
+                None,
+                None,
+                None,
+                None,
+                None,
+            )
             return self._db.execute(PUT_STUDY, (*row, digest(*row))).lastrowid or 0
 
     def spent_by_runs(self, name: str) -> tuple[int, float]:
-        """Tokens and cost of all runs of the study with this name, calls without an answer included."""
+        """Tokens and cost of all runs of the study with this name, calls without an answer
+        included.
+        """
         sql = """SELECT TOTAL(tokens) + TOTAL(lost_tokens) + TOTAL(held_tokens), TOTAL(cost) + TOTAL(held_cost)
                  FROM study WHERE name = ?"""
         with self._one_at_a_time, self._reading():
@@ -214,7 +246,9 @@ class Store:
             return int(tokens), float(cost)
 
     def held_by_runs(self, name: str) -> tuple[int, float]:
-        """Return what calls may have taken that were in progress when runs of this study were killed."""
+        """Return what calls may have taken that were in progress when runs of this study were
+        killed.
+        """
         sql = "SELECT TOTAL(held_tokens), TOTAL(held_cost) FROM study WHERE name = ?"
         with self._one_at_a_time, self._reading():
             tokens, cost = self._db.execute(sql, (name,)).fetchone()
@@ -227,8 +261,13 @@ class Store:
             for run, tokens, cost, lost_tokens in self._db.execute(sql, (name,)).fetchall():
                 self._record_spent(run, Recorded(int(tokens), cost, int(lost_tokens), 0, 0.0))
 
-    def add(self, batch: Sequence[Done], run: int | None = None, spent: Recorded | None = None) -> None:
-        """Store attempts in one transaction, with what the run has spent. An attempt with the same key is replaced."""
+    def add(
+        self, batch: Sequence[Done], run: int | None = None, spent: Recorded | None = None
+    ) -> None:
+        """Store attempts in one transaction, with what the run has spent.
+
+        An attempt with the same key is replaced.
+        """
         with self._transaction():
             for done in batch:
                 self._add(done)
@@ -236,9 +275,17 @@ class Store:
                 self._record_spent(run, spent)
 
     def _record_spent(self, run: int, spent: Recorded) -> None:
-        study = self._db.execute("SELECT name, resolved, started FROM study WHERE rowid = ?", (run,)).fetchone()
+        study = self._db.execute(
+            "SELECT name, resolved, started FROM study WHERE rowid = ?", (run,)
+        ).fetchone()
         # As SQLite gives them back, which the digest depends on.
-        row = (spent.tokens, float(spent.cost), spent.lost_tokens, spent.held_tokens, float(spent.held_cost))
+        row = (
+            spent.tokens,
+            float(spent.cost),
+            spent.lost_tokens,
+            spent.held_tokens,
+            float(spent.held_cost),
+        )
         self._db.execute(SPENT, (*row, digest(*study, *row), run))
 
     def _add(self, done: Done) -> None:
@@ -247,10 +294,15 @@ class Store:
         key = (self._cell_id(done.cell), problem, attempt.sample)
         details = json.dumps(attempt.details, default=str) if attempt.details else None
         grade = (status_of(attempt.ended), int(attempt.correct), attempt.why, details)
-        row: tuple[Any, ...] = (*key, *grade, *_bill(Bill() if attempt.ended == "open" else attempt.bill))
+        row: tuple[Any, ...] = (
+            *key,
+            *grade,
+            *_bill(Bill() if attempt.ended == "open" else attempt.bill),
+        )
         (row_id,) = self._db.execute(PUT_ATTEMPT, (*row, digest(*row))).fetchone()
         for position, turn in enumerate(attempt.completions[done.stored :], done.stored):
-            # Compressing takes 30 µs and saves two thirds of the bytes; answers stay readable with any SQLite tool.
+            # Compressing takes 30 µs and saves two thirds of the bytes; answers stay readable with
+            # any SQLite tool.
             thinking = zlib.compress(turn.thinking.encode(), 1) if turn.thinking else None
             measured: dict[str, Any] = {**turn.measures, **reward_part(turn.bill)}
             measured |= {STEPS: turn.step_scores} if turn.step_scores else {}
@@ -273,7 +325,9 @@ class Store:
         return int(found[0])
 
     def problem_name(self, cell: StudyCell, position: int) -> str | None:
-        """The id of the problem that the store has at a place in a cell's order; None if it has none."""
+        """The id of the problem that the store has at a place in a cell's order; None if it has
+        none.
+        """
         sql = "SELECT name FROM problem WHERE source = ? AND position = ?"
         with self._one_at_a_time:
             row = self._db.execute(sql, (cell.source, position)).fetchone()
@@ -316,28 +370,42 @@ class Store:
         """Return how many answers of a cell are right, and how many there are."""
         sql = "SELECT TOTAL(correct), COUNT(*) FROM attempt WHERE cell = ? AND sample < ? AND status NOT IN (?, ?)"
         with self._one_at_a_time, self._reading():
-            right, answers = self._db.execute(sql, (self._find(cell), cell.quota.samples, "failed", "open")).fetchone()
+            right, answers = self._db.execute(
+                sql, (self._find(cell), cell.quota.samples, "failed", "open")
+            ).fetchone()
         return int(right), answers
 
     def results(self, cell: StudyCell) -> dict[int, tuple[int, int, int, int]]:
-        """By position: right answers to a problem, all answers, attempts (some failed), output tokens of answers."""
+        """By position: right answers to a problem, all answers, attempts (some failed), output
+        tokens of answers.
+        """
         sql = """SELECT position, SUM(correct), SUM(status != 'failed'), COUNT(*),
                  SUM((status != 'failed') * (thinking_tokens + answer_tokens))
                  FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE cell = ? AND sample < ? AND status != 'open' GROUP BY position"""
         with self._one_at_a_time, self._reading():
-            return {row[0]: row[1:] for row in self._db.execute(sql, (self._find(cell), cell.quota.samples))}
+            return {
+                row[0]: row[1:]
+                for row in self._db.execute(sql, (self._find(cell), cell.quota.samples))
+            }
 
     def begun(self, cell: StudyCell) -> dict[tuple[int, int], tuple[Completion, ...]]:
-        """The finished turns of each conversation that was interrupted or failed, by position and sample."""
+        """The finished turns of each conversation that was interrupted or failed, by position and
+        sample.
+        """
         sql = """SELECT position, sample, attempt.id FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE cell = ? AND status IN ('failed', 'open')"""
         with self._one_at_a_time, self._reading():
             cut = self._db.execute(sql, (self._find(cell),)).fetchall()
-            return {(position, sample): tuple(_turns(self._db, attempt)) for position, sample, attempt in cut}
+            return {
+                (position, sample): tuple(_turns(self._db, attempt))
+                for position, sample, attempt in cut
+            }
 
     def spent(self, cells: Iterable[StudyCell]) -> tuple[int, Bill]:
-        """How many of the attempts that these cells ask for are answered, and what those answers cost together."""
+        """How many of the attempts that these cells ask for are answered, and what those answers
+        cost together.
+        """
         sql = f"""SELECT COUNT(*), SUM(prompt_tokens), SUM(thinking_tokens), SUM(answer_tokens), SUM(seconds),
                  SUM(cached_tokens)
                  FROM attempt JOIN problem ON problem.id = attempt.problem
@@ -347,7 +415,10 @@ class Store:
             for cell in cells:
                 n, *sums = self._db.execute(sql, self._asked(cell)).fetchone()
                 prompt, thinking, answer, seconds, cached = (s or 0 for s in sums)
-                answers, bill = answers + n, bill + Bill(prompt, thinking, answer, seconds, cached_tokens=cached)
+                answers, bill = (
+                    answers + n,
+                    bill + Bill(prompt, thinking, answer, seconds, cached_tokens=cached),
+                )
                 bill += self._rewards(cell) if cell.methods else Bill()
         return answers, bill
 
@@ -358,10 +429,16 @@ class Store:
                   WHERE {ASKED} AND status NOT IN ('failed', 'open')
                   AND details LIKE '%"reward_cost"%'"""
         prompt, completion, cost = self._db.execute(sql, self._asked(cell)).fetchone()
-        return Bill(reward_prompt_tokens=int(prompt), reward_completion_tokens=int(completion), reward_cost=cost)
+        return Bill(
+            reward_prompt_tokens=int(prompt),
+            reward_completion_tokens=int(completion),
+            reward_cost=cost,
+        )
 
     def sum_of_squares(self, cell: StudyCell) -> float:
-        """The sum of the squared tokens of the answered attempts that a cell asks for: their spread."""
+        """The sum of the squared tokens of the answered attempts that a cell asks for: their
+        spread.
+        """
         sql = f"""SELECT TOTAL(1.0 * (prompt_tokens + thinking_tokens + answer_tokens)
                              * (prompt_tokens + thinking_tokens + answer_tokens))
                  FROM attempt JOIN problem ON problem.id = attempt.problem
@@ -371,7 +448,9 @@ class Store:
         return float(squares)
 
     def speed(self, cells: Iterable[StudyCell]) -> tuple[float, float] | None:
-        """Of answers whose model measured it: the fraction of tokens that it wrote, and seconds per such token."""
+        """Of answers whose model measured it: the fraction of tokens that it wrote, and seconds per
+        such token.
+        """
         sql = f"""SELECT TOTAL(prompt_tokens + thinking_tokens + answer_tokens), TOTAL(thinking_tokens + answer_tokens),
                         TOTAL((thinking_tokens + answer_tokens) * json_extract(details, '$.seconds_per_token'))
                  FROM attempt JOIN problem ON problem.id = attempt.problem
@@ -385,7 +464,8 @@ class Store:
         return (written / every, seconds / written) if seconds else None
 
     def outcomes(self, cells: Iterable[StudyCell]) -> Iterator[Outcome]:
-        """The attempts that these cells ask for, as statistics see them. Conversations in progress are left out.
+        """The attempts that these cells ask for, as statistics see them. Conversations in progress
+        are left out.
 
         Cells with one identity have the same attempts, which are read once.
         """
@@ -394,14 +474,20 @@ class Store:
         reader = OutcomeReader()
         with self._reading():
             for cell in dict.fromkeys(cells):
-                yield from reader.read(cell, self._made(cell), self._db.execute(sql, (cell.source, *self._asked(cell))))
+                yield from reader.read(
+                    cell, self._made(cell), self._db.execute(sql, (cell.source, *self._asked(cell)))
+                )
 
     def attempts(self, cell: StudyCell, most: int = -1) -> Iterator[Done]:
-        """The attempts of a cell with their texts, in the order of the problems; at most `most` of them."""
+        """The attempts of a cell with their texts, in the order of the problems; at most `most` of
+        them.
+        """
         sql = f"""SELECT attempt.id, attempt.digest, {ATTEMPT}, problem.digest, {PROBLEM}
                   {IN_ORDER} ORDER BY position, sample LIMIT ?"""
         with self._reading():
-            for row_id, check, *row in self._db.execute(sql, (cell.source, *self._asked(cell), most)):
+            for row_id, check, *row in self._db.execute(
+                sql, (cell.source, *self._asked(cell), most)
+            ):
                 *grade, problem_check, source, position, name, body = row
                 verify_attempt(f"attempt {row_id}", grade, check)
                 verify(f"problem {name}", (source, position, name, body), problem_check)
@@ -415,7 +501,8 @@ class Store:
                 yield Done(cell, position, attempt)
 
     def answers(self, cell: StudyCell) -> Iterator[tuple[Problem, list[tuple[int, bool, str]]]]:
-        """For each problem of a cell its graded samples: number, whether right, and the answer in the first turn.
+        """For each problem of a cell its graded samples: number, whether right, and the answer in
+        the first turn.
 
         Thinking is not unpacked, and a problem only once.
         """
@@ -461,12 +548,18 @@ class Store:
                 grade = (status_of(attempt.ended), int(attempt.correct), attempt.why, details)
                 where = (attempt.sample, self._cell_id(cell), cell.source, position)
                 for (row_id,) in self._db.execute(sql, grade + where).fetchall():
-                    row = self._db.execute(f"SELECT {ATTEMPT} FROM attempt WHERE id = ?", (row_id,)).fetchone()
-                    self._db.execute("UPDATE attempt SET digest = ? WHERE id = ?", (digest(*row), row_id))
+                    row = self._db.execute(
+                        f"SELECT {ATTEMPT} FROM attempt WHERE id = ?", (row_id,)
+                    ).fetchone()
+                    self._db.execute(
+                        "UPDATE attempt SET digest = ? WHERE id = ?", (digest(*row), row_id)
+                    )
 
 
 def reward_part(bill: Bill) -> dict[str, float]:
-    """What a reward read and wrote, as it is stored: among the measures of a turn and the details of an attempt."""
+    """What a reward read and wrote, as it is stored: among the measures of a turn and the details
+    of an attempt.
+    """
     part = {name: getattr(bill, name) for name in REWARD}
     return part if any(part.values()) else {}
 
@@ -479,19 +572,26 @@ def _bill(bill: Bill) -> tuple[Any, ...]:
 
 
 def read_attempt(db: sqlite3.Connection, row_id: int) -> Stored | None:
-    """One attempt with its texts, from an open file; None if there is none. Raises ValueError if it is damaged."""
+    """One attempt with its texts, from an open file; None if there is none.
+
+    Raises ValueError if it is damaged.
+    """
     row = db.execute(f"SELECT digest, {ATTEMPT} FROM attempt WHERE id = ?", (row_id,)).fetchone()
     if not row:
         return None
     check, *grade = row
     verify_attempt(f"attempt {row_id}", grade, check)
     cell, problem, sample, status, correct, why, details, *_ = grade
-    check, *given = db.execute(f"SELECT digest, {PROBLEM} FROM problem WHERE id = ?", (problem,)).fetchone()
+    check, *given = db.execute(
+        f"SELECT digest, {PROBLEM} FROM problem WHERE id = ?", (problem,)
+    ).fetchone()
     verify(f"problem {given[2]}", given, check)
     asked = msgspec.json.decode(zlib.decompress(given[3]), type=Problem)
     turns = tuple(_turns(db, row_id))
     decoded = json.loads(details) if details else {}
-    return Stored(cell, problem, Attempt(asked, sample, ended(status, correct), why, turns, decoded))
+    return Stored(
+        cell, problem, Attempt(asked, sample, ended(status, correct), why, turns, decoded)
+    )
 
 
 def _turns(db: sqlite3.Connection, attempt: int) -> Iterator[Completion]:

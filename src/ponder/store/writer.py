@@ -1,8 +1,9 @@
-"""Stores attempts while a run goes on, in a thread: each batch is what arrived while the one before was written.
+"""Stores attempts while a run goes on, in a thread: each batch is what arrived while the one before
+was written.
 
-Two levels of safety, because the safer one costs more. An answer is committed within milliseconds of its arrival, which
-`kill -9` can't undo: the operating system has the bytes. Four times a second the disk is told to keep them, which a
-power cut can't undo.
+Two levels of safety, because the safer one costs more. An answer is committed within milliseconds
+of its arrival, which `kill -9` can't undo: the operating system has the bytes. Four times a second
+the disk is told to keep them, which a power cut can't undo.
 """
 
 from __future__ import annotations
@@ -19,19 +20,25 @@ from ponder.store.store import Done, Recorded, Store
 
 SYNC_SECONDS = 0.25
 MAX_WAITING = (
-    64  # attempts that may wait to be written; a model that answers faster than the disk can write has to wait
+    # attempts that may wait to be written; a model that answers faster than the disk can write has
+    # to wait
+    64
 )
 
 
 class Writer:
-    """Takes attempts and stores them. However the run ends, everything that was put here is stored."""
+    """Takes attempts and stores them.
+
+    However the run ends, everything that was put here is stored.
+    """
 
     def __init__(self, store: Store, run: int, spent: Callable[[], Recorded]) -> None:
         self._store, self._run, self._spent = store, run, spent
         self.stored = 0  # attempts that have ended and are committed
         self._batch: list[Done] = []
         self._arrived, self._changed = asyncio.Event(), asyncio.Event()
-        self._asked = self._kept = 0  # how often somebody asked to have everything stored, and up to which it is
+        # how often somebody asked to have everything stored, and up to which it is
+        self._asked = self._kept = 0
         self._ended = False
         # A thread of its own: graders may keep all those of the loop busy.
         self._thread = ThreadPoolExecutor(1)
@@ -75,7 +82,8 @@ class Writer:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._arrived.wait(), SYNC_SECONDS)
                 self._arrived.clear()
-                ended = self._ended  # before the rest is looked at: what was spent by the end is stored too
+                # before the rest is looked at: what was spent by the end is stored too
+                ended = self._ended
                 batch, self._batch, asked = self._batch, [], self._asked
                 sync = ended or monotonic() - synced >= SYNC_SECONDS
                 spent = self._spent() if batch or sync or asked > self._kept else None
@@ -112,4 +120,6 @@ class Writer:
             except Exception as reason:
                 error = reason
         what = f"an attempt can't be stored: {type(error).__name__}: {error}"
-        raise UserError(what, hint="the others are stored; is a value of the task or model no JSON?") from error
+        raise UserError(
+            what, hint="the others are stored; is a value of the task or model no JSON?"
+        ) from error

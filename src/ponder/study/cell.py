@@ -1,4 +1,6 @@
-"""A study's cells: what is asked (`Cell`), how often (`Quota`), what people call it, and what it needs on a cluster."""
+"""A study's cells: what is asked (`Cell`), how often (`Quota`), what people call it, and what it
+needs on a cluster.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Resources:
-    """What one process needs on a cluster: the key `ray` of a method. None: what its model needs."""
+    """What one process needs on a cluster: the key `ray` of a method.
+
+    None: what its model needs.
+    """
 
     gpus: float | None = None
     cpus: float | None = None
@@ -33,7 +38,9 @@ class Resources:
 
 @dataclass(frozen=True)
 class Hosting(Resources):
-    """What each copy of a model needs on a cluster, and how many copies there are: the key `ray` of a [[model]]."""
+    """What each copy of a model needs on a cluster, and how many copies there are: the key `ray` of
+    a [[model]].
+    """
 
     replicas: int = 1
 
@@ -59,7 +66,8 @@ class Quota:
     samples: int = 1  # attempts per problem
     search: Search | None = None  # if given, it decides how many attempts this size gets
     adaptive: bool = False  # whether the study's `stop` decides how many, up to these
-    positions: tuple[int, ...] | None = None  # of the problems, in this order; None: the first `problems`
+    # of the problems, in this order; None: the first `problems`
+    positions: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -69,7 +77,8 @@ class StudyCell(Cell):
     label: Label
     quota: Quota = field(default_factory=Quota)
     hosting: Hosting = field(default_factory=Hosting)  # what the model needs on a cluster
-    making: tuple[Resources, ...] = ()  # what each method needs there, where it isn't what the model needs
+    # what each method needs there, where it isn't what the model needs
+    making: tuple[Resources, ...] = ()
 
     @cached_property
     def count(self) -> int:
@@ -78,7 +87,8 @@ class StudyCell(Cell):
         fixed = self.task.fixed()
         if fixed is None and problems:
             return problems
-        if fixed is not None and self.task.sizes() == (self.size,):  # all of them, which needn't be read to be counted
+        # all of them, which needn't be read to be counted
+        if fixed is not None and self.task.sizes() == (self.size,):
             return len(fixed) if problems is None else min(problems, len(fixed))
         return sum(1 for _ in self.asked())
 
@@ -87,7 +97,9 @@ class StudyCell(Cell):
         return (problem for _, problem in self.numbered())
 
     def numbered(self) -> Iterator[tuple[int, Problem]]:
-        """Return the problems of the cell with their positions in the task's fixed order, which the store keeps."""
+        """Return the problems of the cell with their positions in the task's fixed order, which the
+        store keeps.
+        """
         problems = enumerate(self.task.problems(self.size, self.seed))
         if self.quota.positions is None:
             return itertools.islice(problems, self.quota.problems)
@@ -96,15 +108,19 @@ class StudyCell(Cell):
 
     @cached_property
     def order(self) -> Sequence[int]:
-        """Return the positions of the cell's problems in the order in which an adaptive run asks them.
+        """Return the positions of the cell's problems in the order in which an adaptive run asks
+        them.
 
-        The order of a fixed set is random, because a file may be sorted by subject or difficulty, and the first
-        problems of it then say little about the others. It depends on the study's seed alone: all models, and all
-        tasks that are compared on the same file, are asked the same problems.
+        The order of a fixed set is random, because a file may be sorted by subject or difficulty,
+        and the first problems of it then say little about the others. It depends on the study's
+        seed alone: all models, and all tasks that are compared on the same file, are asked the same
+        problems.
         """
         if self.task.fixed() is None:
             return range(self.count)
-        return sorted(range(self.count), key=lambda position: seed_from("order", self.seed, position))
+        return sorted(
+            range(self.count), key=lambda position: seed_from("order", self.seed, position)
+        )
 
     def first(self, problems: int) -> StudyCell:
         """Return the cell with only the first problems that an adaptive run asks."""

@@ -1,7 +1,8 @@
 """Refuses, before anything is spent, what a run or its report would fail on later.
 
-Figures are read, not imported: Altair and NumPy take 0.3 s and 40 MB, which a run doesn't need otherwise. What a figure
-accepts stands in its source: the types of its fields, and in `needs` what it draws.
+Figures are read, not imported: Altair and NumPy take 0.3 s and 40 MB, which a run doesn't need
+otherwise. What a figure accepts stands in its source: the types of its fields, and in `needs` what
+it draws.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ SOME_SECONDS = 0.1  # to generate them in
 
 
 def check(study: StudySpec) -> None:
-    """Raise `UserError` for what is missing here, for problems that can't be made and figures that can't be drawn."""
+    """Raise `UserError` for what is missing here, for problems that can't be made and figures that
+    can't be drawn.
+    """
     _check_models(study)
     _check_identities(study)
     if study.stopping:
@@ -77,7 +80,9 @@ def _too_few(study: StudySpec, cells: Sequence[StudyCell]) -> str:
 
 
 def _check_identities(study: StudySpec) -> None:
-    """Raise `UserError` if a cell is another one under a second name: both would have the same attempts."""
+    """Raise `UserError` if a cell is another one under a second name: both would have the same
+    attempts.
+    """
     cells: dict[bytes, StudyCell] = {}
     for cell in study.cells:
         other = cells.setdefault(cell.key, cell)
@@ -92,7 +97,9 @@ def _check_identities(study: StudySpec) -> None:
 
 
 def _check_models(study: StudySpec) -> None:
-    """Ask each model and each method once whether it is ready, and the first method whether it suits the model."""
+    """Ask each model and each method once whether it is ready, and the first method whether it
+    suits the model.
+    """
     seen = set[int]()
     for cell in study.cells:
         with error_at(f"{study.where}: model `{cell.label.model}`"):
@@ -107,12 +114,16 @@ def _check_models(study: StudySpec) -> None:
                 with error_at(f"{study.where}: model `{cell.label.model}`"):
                     plugin.ready()
         if cell.quota.search is None:  # a search may never get to this size
-            with error_at(f"{study.where}: model `{cell.label.model}`, task `{cell.label.task}`, size {cell.size}"):
+            with error_at(
+                f"{study.where}: model `{cell.label.model}`, task `{cell.label.task}`, size {cell.size}"
+            ):
                 _check_prompts(cell)
 
 
 def _check_prompts(cell: StudyCell) -> None:
-    """Whether the methods have room for the first prompt of each problem; of problems that are generated, for some."""
+    """Whether the methods have room for the first prompt of each problem; of problems that are
+    generated, for some.
+    """
     for method in cell.methods:
         if isinstance(method, ChecksPrompts):
             for problem in some_problems(cell):
@@ -120,7 +131,9 @@ def _check_prompts(cell: StudyCell) -> None:
 
 
 def some_problems(cell: StudyCell) -> Iterator[Problem]:
-    """Yield every problem of a fixed set, or as many generated ones as a fraction of a second allows."""
+    """Yield every problem of a fixed set, or as many generated ones as a fraction of a second
+    allows.
+    """
     started = monotonic()
     for n, problem in enumerate(cell.asked()):
         if cell.task.fixed() is None and n:
@@ -184,7 +197,9 @@ def _check_figure(study: StudySpec, table: Table, where: Location) -> None:
 
 
 def _declared(name: str, study: StudySpec, where: Location) -> _Declared | None:
-    """A figure's keys with their types and defaults, and its `needs`; None if its source doesn't show them."""
+    """A figure's keys with their types and defaults, and its `needs`; None if its source doesn't
+    show them.
+    """
     with error_at(where / "name"):
         source = plugins.source("figures", name, base(name, study.folder))
     if source is None:
@@ -214,7 +229,9 @@ def _parsed(source: Path) -> list[ast.stmt]:
         return ast.parse(source.read_text("utf-8")).body
     except (SyntaxError, UnicodeDecodeError, ValueError) as error:
         place = f"{source}:{error.lineno}" if isinstance(error, SyntaxError) else str(source)
-        raise UserError(f"it can't be imported: {type(error).__name__}: {error}", where=place) from None
+        raise UserError(
+            f"it can't be imported: {type(error).__name__}: {error}", where=place
+        ) from None
 
 
 def _type(annotation: str, **names: Any) -> Any:
@@ -233,8 +250,13 @@ def _default(key: str, value: ast.expr | None) -> dict[str, Any]:
         return {}
 
 
-def _check_needs(cells: Sequence[StudyCell], settings: Table, declared: _Declared, owner: str, where: Location) -> None:
-    """Whether some cell has all that the figure draws. A need that is the name of a key stands for the key's value."""
+def _check_needs(
+    cells: Sequence[StudyCell], settings: Table, declared: _Declared, owner: str, where: Location
+) -> None:
+    """Whether some cell has all that the figure draws.
+
+    A need that is the name of a key stands for the key's value.
+    """
     named = {str(settings.get(need, need)): hint for need, hint in declared.needs.items()}
     if not named:
         return
@@ -243,22 +265,31 @@ def _check_needs(cells: Sequence[StudyCell], settings: Table, declared: _Declare
     for part in _by_task(cells):
         for cell in {cell.model_key: cell for cell in reversed(part)}.values():
             there = _recorded(cell)
-            if there is None or not (lacks := {name: hint for name, hint in named.items() if name not in there}):
+            if there is None or not (
+                lacks := {name: hint for name, hint in named.items() if name not in there}
+            ):
                 return
             missing = min(missing, lacks, key=len)
             recorded |= there
     name, hint = next(iter(missing.items()))
-    if recorded and name not in {*declared.needs, *map(str, declared.defaults.values())}:  # the user's word for it
+    # the user's word for it
+    if recorded and name not in {*declared.needs, *map(str, declared.defaults.values())}:
         hint = plugins.nearest(name, recorded)
-    raise UserError(f"{owner} draws `{name}`, which no attempt of this study records", where=where, hint=hint)
+    raise UserError(
+        f"{owner} draws `{name}`, which no attempt of this study records", where=where, hint=hint
+    )
 
 
 def _recorded(cell: StudyCell) -> set[str] | None:
-    """The settings and details that a cell's outcomes have; None if a plugin from elsewhere may add some."""
+    """The settings and details that a cell's outcomes have; None if a plugin from elsewhere may add
+    some.
+    """
     asked: list[Model | Method] = [cell.model, *cell.methods]
     if not all(type(plugin).__module__.startswith("ponder.") for plugin in asked):
         return None
-    names = {name for plugin in asked if isinstance(plugin, Measuring) for name in plugin.measures()}
+    names = {
+        name for plugin in asked if isinstance(plugin, Measuring) for name in plugin.measures()
+    }
     for use in cell.chain:
         given = [key for key, value in use.settings.items() if value is not None]
         names |= {*given, *(f"{use.name}.{key}" for key in given)}

@@ -1,7 +1,9 @@
-"""`@ponder.task` and `@ponder.model`: a function becomes a plugin of this process, which studies can name.
+"""`@ponder.task` and `@ponder.model`: a function becomes a plugin of this process, which studies
+can name.
 
-Parameters after `*` are the plugin's settings; each needs a default. A changed function is another task or model: its
-source text is part of an attempt's key. What it calls is not: if you change that, give the function another name.
+Parameters after `*` are the plugin's settings; each needs a default. A changed function is another
+task or model: its source text is part of an attempt's key. What it calls is not: if you change
+that, give the function another name.
 """
 
 from __future__ import annotations
@@ -42,7 +44,11 @@ GRADE = "grade=lambda answer, right: …"
 def task(function: Function, /) -> type[Task]: ...
 @overload
 def task(
-    *, sizes: tuple[int, ...] = (), unit: str = "", grade: Callable[[str, Any], bool] | None = None, name: str = ""
+    *,
+    sizes: tuple[int, ...] = (),
+    unit: str = "",
+    grade: Callable[[str, Any], bool] | None = None,
+    name: str = "",
 ) -> Callable[[Function], type[Task]]: ...
 def task(function: Function | None = None, /, **options: Any) -> Any:
     """Make a task of a function `(size, seed)` that returns a prompt and the right answer.
@@ -52,8 +58,9 @@ def task(function: Function | None = None, /, **options: Any) -> Any:
             word = "".join(random.Random(seed).choices(letters, k=size))
             return f"Write {word} backwards.", word[::-1]
 
-    An answer is right if the last thing that the reply gives as its answer, such as the text in `<answer>` tags, equals
-    the right one; `grade=lambda answer, right: …` judges the whole reply by a rule of its own.
+    An answer is right if the last thing that the reply gives as its answer, such as the text in
+    `<answer>` tags, equals the right one; `grade=lambda answer, right: …` judges the whole reply by
+    a rule of its own.
     """
     return _decorated("task", _task, function, options)
 
@@ -69,27 +76,30 @@ def model(function: Function | None = None, /, **options: Any) -> Any:
         def parrot(prompt, *, temperature=1.0):
             return prompt
 
-    A function whose first parameter is called `messages` gets the whole conversation, as `{"role": …, "content": …}`.
-    It may be `async`. `<think>…</think>` in the reply is its thinking. Tokens are estimated from the length of texts;
-    a function that knows better returns a `ponder.core.Completion`.
+    A function whose first parameter is called `messages` gets the whole conversation, as `{"role":
+    …, "content": …}`. It may be `async`. `<think>…</think>` in the reply is its thinking. Tokens
+    are estimated from the length of texts; a function that knows better returns a
+    `ponder.core.Completion`.
     """
     return _decorated("model", _model, function, options)
 
 
-def _decorated(kind: str, make: Callable[..., Any], function: Function | None, options: dict[str, Any]) -> Any:
+def _decorated(
+    kind: str, make: Callable[..., Any], function: Function | None, options: dict[str, Any]
+) -> Any:
     """For both forms: `@ponder.task` and `@ponder.task(…)`."""
     _, *known = inspect.signature(make).parameters
     for option in options:
         if option not in known:
-            hint = (
-                f"{plugins.nearest(option, known)} (a setting of the {kind} is a parameter of the function, after `*`)"
-            )
+            hint = f"{plugins.nearest(option, known)} (a setting of the {kind} is a parameter of the function, after `*`)"
             raise UserError(f"@ponder.{kind} has no option `{option}`", hint=hint)
     return make(function) if function is not None else lambda given: make(given, **options)
 
 
 def _check(function: Any, what: str, takes: int, form: str) -> None:
-    """Raise `UserError` unless this is a function that can be called with so many positional arguments."""
+    """Raise `UserError` unless this is a function that can be called with so many positional
+    arguments.
+    """
     if not inspect.isroutine(function):
         raise UserError(f"{what} must be a function, not {function!r:.60}", hint=form)
     try:
@@ -101,7 +111,9 @@ def _check(function: Any, what: str, takes: int, form: str) -> None:
     needed = sum(p.default is p.empty for p in places)
     if needed > takes or (takes > len(places) and not any_number):
         given = ", ".join(p.name for p in places) or "no parameters"
-        raise UserError(f"{what} takes {given}; it is called with {count(takes, 'value')}", hint=form)
+        raise UserError(
+            f"{what} takes {given}; it is called with {count(takes, 'value')}", hint=form
+        )
 
 
 def _task(
@@ -116,9 +128,13 @@ def _task(
     if grade is not None:
         _check(grade, f"the grader of {what}", 2, GRADE)
     if isinstance(sizes, int | str) or not all(type(size) is int for size in sizes):
-        raise UserError(f"sizes are several whole numbers, not {sizes!r:.60}", hint="sizes=(2, 4, 8)")
+        raise UserError(
+            f"sizes are several whole numbers, not {sizes!r:.60}", hint="sizes=(2, 4, 8)"
+        )
     own = {"functions": (function, grade), "code": _code(function, grade), "tried": set()}
-    return _registered("tasks", _FunctionTask, function, name, {**own, "default_sizes": tuple(sizes), "unit": unit})
+    return _registered(
+        "tasks", _FunctionTask, function, name, {**own, "default_sizes": tuple(sizes), "unit": unit}
+    )
 
 
 def _model(function: Function, concurrency: int = 1, name: str = "") -> type[Model]:
@@ -129,10 +145,18 @@ def _model(function: Function, concurrency: int = 1, name: str = "") -> type[Mod
 
 
 def _registered(
-    kind: str, base: type[P], function: Function, name: str, own: dict[str, Any], *more: tuple[str, type, Any]
+    kind: str,
+    base: type[P],
+    function: Function,
+    name: str,
+    own: dict[str, Any],
+    *more: tuple[str, type, Any],
 ) -> type[P]:
     name = name or function.__name__
-    fields = [(key, type_, dataclasses.field(default=default)) for key, type_, default in _settings(function)]
+    fields = [
+        (key, type_, dataclasses.field(default=default))
+        for key, type_, default in _settings(function)
+    ]
     fields += more
     made: type[P] = dataclasses.make_dataclass(
         name, fields, bases=(base,), namespace={**own, "__doc__": function.__doc__}, frozen=base is _FunctionTask,
@@ -152,7 +176,9 @@ def _settings(function: Function) -> list[tuple[str, Any, Any]]:
         if parameter.kind is parameter.KEYWORD_ONLY:
             if parameter.default is parameter.empty:
                 hint = f"write `{key}=VALUE` in the function's head"
-                raise UserError(f"the setting `{key}` of `{function.__name__}` needs a default", hint=hint)
+                raise UserError(
+                    f"the setting `{key}` of `{function.__name__}` needs a default", hint=hint
+                )
             if isinstance(parameter.default, list | dict | set):
                 what = f"the default of `{key}` can be changed: {parameter.default!r:.60}"
                 raise UserError(what, hint=f"write `{key}=None`, or a tuple, a number or text")
@@ -161,14 +187,18 @@ def _settings(function: Function) -> list[tuple[str, Any, Any]]:
 
 
 def _code(*functions: Function | None) -> str:
-    """What tells a function from another of the same name: its text, or its code where there is no text."""
+    """What tells a function from another of the same name: its text, or its code where there is no
+    text.
+    """
     texts = []
     for function in filter(None, functions):
         try:
             texts.append(inspect.getsource(function))
         except (OSError, TypeError):
             code = getattr(function, "__code__", None)
-            texts.append(f"{code.co_code!r}{code.co_consts!r}{code.co_names!r}" if code else repr(function))
+            texts.append(
+                f"{code.co_code!r}{code.co_consts!r}{code.co_names!r}" if code else repr(function)
+            )
     return digest(*texts).hex()[:16]
 
 
@@ -180,7 +210,8 @@ class _FunctionTask(Task):
         tuple[Function, Callable[[str, Any], bool] | None]
     ]  # makes a problem; judges, if not by default
     code: ClassVar[str]
-    tried: ClassVar[set[int]]  # sizes of which a problem was made twice, to see whether it is the same
+    # sizes of which a problem was made twice, to see whether it is the same
+    tried: ClassVar[set[int]]
 
     def identity(self) -> dict[str, Any]:
         return {**super().identity(), "code": self.code}
@@ -191,7 +222,9 @@ class _FunctionTask(Task):
             self.tried.add(size)
             if self._made(size, seed).id != problem.id:
                 what = f"the task `{self.plugin_name()}` makes different problems of the same size and seed"
-                raise UserError(what, hint="draw from random.Random(seed), so that a run can resume")
+                raise UserError(
+                    what, hint="draw from random.Random(seed), so that a run can resume"
+                )
         return problem
 
     def _made(self, size: int, seed: int) -> Problem:
@@ -250,8 +283,15 @@ class _FunctionModel(Model):
             raise UserError(what, hint="return the reply as a str")
         thinking, answer = split_thinking(reply)
         prompt = sum(len(m["content"]) for m in messages)
-        said, thought, answered = (-(-length // 4) for length in (prompt, len(thinking), len(answer)))
-        return Completion(thinking, answer, "end", Bill(said, thought, answered, perf_counter() - started, "estimate"))
+        said, thought, answered = (
+            -(-length // 4) for length in (prompt, len(thinking), len(answer))
+        )
+        return Completion(
+            thinking,
+            answer,
+            "end",
+            Bill(said, thought, answered, perf_counter() - started, "estimate"),
+        )
 
 
 def _values(plugin: Plugin, function: Function) -> Mapping[str, Any]:

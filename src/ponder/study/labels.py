@@ -1,8 +1,10 @@
-"""Labels: the name of a task or a model, and the settings that tell it from the others of its study.
+"""Labels: the name of a task or a model, and the settings that tell it from the others of its
+study.
 
-A label names the settings that its table sweeps. Where two would still be called the same, such as those of two tables
-that differ in `mode`, both name whatever differs between them. Settings that are not in an attempt's key are named only
-where nothing else differs. All training seeds of a chain of methods have one label without seeds: its variant.
+A label names the settings that its table sweeps. Where two would still be called the same, such as
+those of two tables that differ in `mode`, both name whatever differs between them. Settings that
+are not in an attempt's key are named only where nothing else differs. All training seeds of a chain
+of methods have one label without seeds: its variant.
 """
 
 from __future__ import annotations
@@ -34,8 +36,10 @@ class Part:
     plugin: Plugin
     written: Table  # its table in the study: a label repeats what the user wrote
     swept: Sequence[str] = ()  # the keys whose list has more than one value
-    also: Mapping[str, Any] = field(default_factory=dict)  # further settings in the key: `remember` and `window`
-    beside: Mapping[str, Any] = field(default_factory=dict)  # and further ones that are not in the key
+    # further settings in the key: `remember` and `window`
+    also: Mapping[str, Any] = field(default_factory=dict)
+    # and further ones that are not in the key
+    beside: Mapping[str, Any] = field(default_factory=dict)
     trains: bool = False
 
     @cached_property
@@ -46,13 +50,17 @@ class Part:
     @cached_property
     def unkeyed(self) -> dict[str, Any]:
         fields = dataclasses.fields(self.plugin)  # type: ignore[arg-type]
-        return {f.name: getattr(self.plugin, f.name) for f in fields if f.name not in self.keyed} | dict(self.beside)
+        return {
+            f.name: getattr(self.plugin, f.name) for f in fields if f.name not in self.keyed
+        } | dict(self.beside)
 
     def value(self, key: str) -> Any:
         return self.keyed[key] if key in self.keyed else self.unkeyed.get(key)
 
     def text(self, key: str) -> str:
-        return _text(self.value(key) if key in self.also else self.written.get(key, self.value(key)))
+        return _text(
+            self.value(key) if key in self.also else self.written.get(key, self.value(key))
+        )
 
 
 Chain: TypeAlias = tuple[Part, ...]  # a task alone, or a model and its methods
@@ -70,7 +78,9 @@ class Names:
 
 
 def labels(chains: Sequence[Chain]) -> list[Names]:
-    """Return the names of each chain; two are the same only if nothing that a study can set differs between them."""
+    """Return the names of each chain; two are the same only if nothing that a study can set differs
+    between them.
+    """
     parts: dict[Place, list[Part]] = {}
     for chain in chains:
         for place, part in _places(chain):
@@ -100,8 +110,12 @@ def _alike(chains: Sequence[Chain], texts: Sequence[str]) -> list[list[Chain]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def _name(alike: Sequence[Chain], named: dict[Place, dict[str, None]], *, keyed: bool, seeds: bool = True) -> bool:
-    """Note what differs between chains, to be named; whether that is more than what is named already."""
+def _name(
+    alike: Sequence[Chain], named: dict[Place, dict[str, None]], *, keyed: bool, seeds: bool = True
+) -> bool:
+    """Note what differs between chains, to be named; whether that is more than what is named
+    already.
+    """
     before = sum(map(len, named.values()))
     for i, (place, _) in enumerate(_places(alike[0])):
         parts = [chain[i] for chain in alike]
@@ -109,7 +123,11 @@ def _name(alike: Sequence[Chain], named: dict[Place, dict[str, None]], *, keyed:
         if keyed and len({table["name"] for table in tables}) > 1:
             differing = ["name"]  # two plugins have different settings anyway
         else:
-            differing = [k for k in dict.fromkeys(k for t in tables for k in t) if _differ(t.get(k) for t in tables)]
+            differing = [
+                k
+                for k in dict.fromkeys(k for t in tables for k in t)
+                if _differ(t.get(k) for t in tables)
+            ]
         hidden = {"label", DIGEST} if seeds or not parts[0].trains else {"label", DIGEST, SEED}
         named[place].update(dict.fromkeys(k for k in differing if k not in hidden))
     return sum(map(len, named.values())) > before
@@ -121,7 +139,9 @@ def _differ(values: Iterable[Any]) -> bool:
 
 
 def _labels(
-    chains: Sequence[Chain], parts: Mapping[Place, Sequence[Part]], named: Mapping[Place, Iterable[str]]
+    chains: Sequence[Chain],
+    parts: Mapping[Place, Sequence[Part]],
+    named: Mapping[Place, Iterable[str]],
 ) -> list[Names]:
     short = cache(lambda place, key: _short(parts[place], key))
     given = []
@@ -129,13 +149,17 @@ def _labels(
         whole, variant = [], []
         for place, part in _places(chain):
             keys = dict.fromkeys((*part.swept, *named[place]))
-            texts = {key: short(place, key)(part) for key in keys if part.value(key) not in (None, "")}
+            texts = {
+                key: short(place, key)(part) for key in keys if part.value(key) not in (None, "")
+            }
             # What is called by one of its settings, such as an eviction policy, says it once.
             shown = {key: text for key, text in texts.items() if text != f"{key}={part.title}"}
             whole.append(" ".join([part.title, *filter(None, shown.values())]))
             seedless = (text for key, text in shown.items() if not (part.trains and key == SEED))
             variant.append(" ".join([part.title, *filter(None, seedless)]))
-        given.append(Names(whole[0], " + ".join(whole), " + ".join(variant), " + ".join(variant[1:])))
+        given.append(
+            Names(whole[0], " + ".join(whole), " + ".join(variant), " + ".join(variant[1:]))
+        )
     return given
 
 
@@ -163,24 +187,34 @@ def _folders(paths: Sequence[Path]) -> int:
     """How many of the last parts of paths tell them apart: 1 if the files' names do."""
     distinct = {path.parts for path in paths}
     longest = max(map(len, distinct))
-    return next((n for n in range(1, longest) if len({parts[-n:] for parts in distinct}) == len(distinct)), longest)
+    return next(
+        (n for n in range(1, longest) if len({parts[-n:] for parts in distinct}) == len(distinct)),
+        longest,
+    )
 
 
 def _flat(value: Any, before: str = "") -> dict[str, Any]:
     """A table in a table as one: { a = { b = 1 } } as { "a.b" = 1 }."""
     flat: dict[str, Any] = {}
     for key, inner in (value if isinstance(value, Mapping) else dataclasses.asdict(value)).items():
-        flat |= _flat(inner, f"{before}{key}.") if isinstance(inner, Mapping) else {f"{before}{key}": inner}
+        flat |= (
+            _flat(inner, f"{before}{key}.")
+            if isinstance(inner, Mapping)
+            else {f"{before}{key}": inner}
+        )
     return flat
 
 
 def _entries(key: str, table: Mapping[str, Any], differing: Iterable[str]) -> str:
     """The entries of a table that others have otherwise: `options.min_terms=2`."""
-    return " ".join(f"{key}.{name}={_clipped(_text(table[name]))}" for name in differing if name in table)
+    return " ".join(
+        f"{key}.{name}={_clipped(_text(table[name]))}" for name in differing if name in table
+    )
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, Mapping):  # a plugin inside a plugin: { name = "qwen", size = "small" } as `qwen small`
+    # a plugin inside a plugin: { name = "qwen", size = "small" } as `qwen small`
+    if isinstance(value, Mapping):
         return " ".join(map(_text, value.values()))
     if isinstance(value, list | tuple):
         return ",".join(map(_text, value)) or "none"
@@ -193,7 +227,8 @@ def _clipped(text: str) -> str:
 
 # Names of groups of attempts, for figures and tables.
 
-CHAIN = "methods"  # the names of a chain's methods: what differs between a model with a method and one without
+# the names of a chain's methods: what differs between a model with a method and one without
+CHAIN = "methods"
 LONGEST_SHOWN = 40  # characters of a value in a sentence
 MOST_SHOWN = 4  # values that are listed
 Key = TypeVar("Key", bound=Hashable)
@@ -213,16 +248,19 @@ def differing(tables: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
     values: dict[str, dict[str, Any]] = {}
     for table in tables:
         for name, value in table.items():
-            values.setdefault(name, {}).setdefault(json.dumps(value, default=str, sort_keys=True), value)
+            values.setdefault(name, {}).setdefault(
+                json.dumps(value, default=str, sort_keys=True), value
+            )
     several = {name: distinct for name, distinct in values.items() if len(distinct) > 1}
     return {name: _sorted(several[name].values()) for name in sorted(several, key=_rank)}
 
 
 def pooled(groups: Iterable[Iterable[Outcome]], drawn: Collection[str] = ()) -> str:
-    """Say what differs between the attempts of one group: `pooled over mode = answer, cot`; "" if nothing does.
+    """Say what differs between the attempts of one group: `pooled over mode = answer, cot`; "" if
+    nothing does.
 
-    A group is what a figure makes one number from. `drawn` has settings that the figure draws. Training seeds are no
-    setting, and problems of different sizes are pooled too.
+    A group is what a figure makes one number from. `drawn` has settings that the figure draws.
+    Training seeds are no setting, and problems of different sizes are pooled too.
     """
     values: dict[str, list[Any]] = {}
     for group in groups:
@@ -238,18 +276,26 @@ def pooled(groups: Iterable[Iterable[Outcome]], drawn: Collection[str] = ()) -> 
     if not values:
         return ""
     names = _short_settings(values)
-    clauses = [f"{names[name]} = {_listed(_sorted(values[name]))}" for name in sorted(values, key=_rank)]
+    clauses = [
+        f"{names[name]} = {_listed(_sorted(values[name]))}" for name in sorted(values, key=_rank)
+    ]
     return f"pooled over {'; '.join(clauses)}"
 
 
-def distinctions(cells: Iterable[Cell], drawn: Collection[str] = (), of: str = "") -> dict[Cell, str]:
-    """Name each cell by the settings that differ between all of them: `mode=cot`; "" if nothing does.
+def distinctions(
+    cells: Iterable[Cell], drawn: Collection[str] = (), of: str = ""
+) -> dict[Cell, str]:
+    """Name each cell by the settings that differ between all of them: `mode=cot`; "" if nothing
+    does.
 
-    `drawn` has settings that the figure draws otherwise; `of = "task"` looks at the task's settings alone.
+    `drawn` has settings that the figure draws otherwise; `of = "task"` looks at the task's settings
+    alone.
     """
     tables = {cell: _comparable(cell) for cell in cells}
     varied = differing(tables.values())
-    names = _short_settings(name for name in varied if name.startswith(of) and not _is_one_of(name, drawn))
+    names = _short_settings(
+        name for name in varied if name.startswith(of) and not _is_one_of(name, drawn)
+    )
     texts = {}
     for cell, table in tables.items():
         parts = []
@@ -264,7 +310,8 @@ def distinctions(cells: Iterable[Cell], drawn: Collection[str] = (), of: str = "
 def series_labels(outcomes: Sequence[Outcome]) -> dict[tuple[bytes, bytes], tuple[str, str]]:
     """Name each model on each task, by both keys: the model, and both if there are several tasks.
 
-    Outcomes of two studies may have the same labels and different settings, which then name the model too.
+    Outcomes of two studies may have the same labels and different settings, which then name the
+    model too.
     """
     cells = cells_of(outcomes)
     several = len({label.task for label in cells.values()}) > 1
@@ -281,11 +328,16 @@ def series_labels(outcomes: Sequence[Outcome]) -> dict[tuple[bytes, bytes], tupl
 
 
 def task_series_labels(outcomes: Iterable[Outcome], drawn: Collection[str]) -> dict[Cell, str]:
-    """Name each cell by its model and by the task's settings that differ, without those that a figure draws."""
+    """Name each cell by its model and by the task's settings that differ, without those that a
+    figure draws.
+    """
     outcomes = list(outcomes)
     models = model_labels(outcomes)
     texts = distinctions(cells_of(outcomes), drawn, of="task")
-    return {cell: ", ".join(filter(None, (models[cell.model_key], text))) for cell, text in texts.items()}
+    return {
+        cell: ", ".join(filter(None, (models[cell.model_key], text)))
+        for cell, text in texts.items()
+    }
 
 
 def task_labels(outcomes: Iterable[Outcome]) -> dict[bytes, str]:
@@ -306,7 +358,8 @@ def variant_labels(outcomes: Iterable[Outcome]) -> dict[bytes, str]:
 def _distinct_labels(
     outcomes: Iterable[Outcome], key: Callable[[Cell], bytes], text: Callable[[Label], str]
 ) -> dict[bytes, str]:
-    """Name groups of attempts. Those of two studies may have one label: then the settings that differ tell them apart.
+    """Name groups of attempts. Those of two studies may have one label: then the settings that
+    differ tell them apart.
 
     Where no setting does, they are numbered.
     """
@@ -339,8 +392,12 @@ def short_variant_labels(outcomes: Iterable[Outcome], reference: bytes) -> dict[
     return names
 
 
-def panel_label(task: str, size: int | None = None, *, model: str = "", more: Sequence[str] = ()) -> str:
-    """Name a panel: its model if there are several, its task, its size if sizes have panels of their own, and more."""
+def panel_label(
+    task: str, size: int | None = None, *, model: str = "", more: Sequence[str] = ()
+) -> str:
+    """Name a panel: its model if there are several, its task, its size if sizes have panels of
+    their own, and more.
+    """
     place = task if size is None else f"{task} {size}"
     return " | ".join(name for name in (model, place, *more) if name)
 
@@ -355,7 +412,8 @@ class Beneath(NamedTuple):
 def beneath(
     outcomes: Iterable[Outcome], outer: Callable[[Cell], Collection[str]], *, seeds: bool = True
 ) -> dict[bytes, Beneath]:
-    """Return for each model, by its key, the one that its `outer` methods, named as in `Cell.owners`, were applied to.
+    """Return for each model, by its key, the one that its `outer` methods, named as in
+    `Cell.owners`, were applied to.
 
     If the study asks that model too, its name is the study's. Without `seeds` it is a variant.
     """
@@ -372,8 +430,14 @@ def beneath(
     inner = {}
     for model, cell in cells.items():
         left_out = outer(cell)
-        methods = [method for method, owner in zip(cell.methods, cell.owners, strict=True) if owner not in left_out]
-        inner[model] = Cell(cell.task, cell.size, cell.model, tuple(methods), cell.memory, cell.seed)
+        methods = [
+            method
+            for method, owner in zip(cell.methods, cell.owners, strict=True)
+            if owner not in left_out
+        ]
+        inner[model] = Cell(
+            cell.task, cell.size, cell.model, tuple(methods), cell.memory, cell.seed
+        )
     models = {}
     for model, cell in inner.items():
         key = cell.model_key if seeds else cell.variant_key
@@ -383,9 +447,15 @@ def beneath(
 
 
 def _composed(cell: Cell, base: str, others: Iterable[Cell], seeds: bool) -> str:
-    """Name a model that the study doesn't ask by itself, with the settings that tell it from others."""
+    """Name a model that the study doesn't ask by itself, with the settings that tell it from
+    others.
+    """
     chain = [use.name for use in cell.chain]
-    alike = [other for other in others if other.base_key == cell.base_key and [u.name for u in other.chain] == chain]
+    alike = [
+        other
+        for other in others
+        if other.base_key == cell.base_key and [u.name for u in other.chain] == chain
+    ]
     parts = [base]
     for place, use in enumerate(cell.chain):
         words = [use.name]
@@ -397,10 +467,14 @@ def _composed(cell: Cell, base: str, others: Iterable[Cell], seeds: bool) -> str
     return " + ".join(parts)
 
 
-def in_words(settings: Mapping[Key, Mapping[str, Any]], but: Collection[str] = ()) -> dict[Key, str]:
-    """Name for each table of settings those that differ between the tables: `budget 64, match length`.
+def in_words(
+    settings: Mapping[Key, Mapping[str, Any]], but: Collection[str] = ()
+) -> dict[Key, str]:
+    """Name for each table of settings those that differ between the tables: `budget 64, match
+    length`.
 
-    `but` leaves settings out, with those of a plugin inside: `reward` also leaves out `reward.size`.
+    `but` leaves settings out, with those of a plugin inside: `reward` also leaves out
+    `reward.size`.
     """
     varied = []
     for name in dict.fromkeys(name for table in settings.values() for name in table):
@@ -425,7 +499,9 @@ def is_called(label: Label, noun: str, name: str) -> bool:
     return bool(getattr(label, noun) == name)
 
 
-def group_label(cells: Collection[StudyCell], every: Collection[StudyCell], ended: Collection[str] = ()) -> str:
+def group_label(
+    cells: Collection[StudyCell], every: Collection[StudyCell], ended: Collection[str] = ()
+) -> str:
     """Describe some of a study's cells, for the head of a list of their attempts."""
     parts = []
     for noun in ("model", "task"):
@@ -441,14 +517,18 @@ def group_label(cells: Collection[StudyCell], every: Collection[StudyCell], ende
 
 
 def chosen_variant(outcomes: Sequence[Outcome], name: str = "", *, but: bytes = b"") -> bytes:
-    """Return the key of the variant that the user has named, or of the study's first; `but` leaves one out."""
+    """Return the key of the variant that the user has named, or of the study's first; `but` leaves
+    one out.
+    """
     names = {key: text for key, text in variant_labels(outcomes).items() if key != but}
     if not name:
         return next(iter(names))
     for key, text in names.items():
         if text == name:
             return key
-    raise UserError(f"the reference `{name}` is no model of this study", hint=nearest(name, names.values()))
+    raise UserError(
+        f"the reference `{name}` is no model of this study", hint=nearest(name, names.values())
+    )
 
 
 def _comparable(cell: Cell) -> dict[str, Any]:
@@ -473,7 +553,9 @@ def _rank(name: str) -> str:
 
 def _sorted(values: Iterable[Any]) -> list[Any]:
     """Sort numbers by size, then the rest by its text: the order of the attempts doesn't matter."""
-    return sorted(values, key=lambda value: (0, value, "") if _is_number(value) else (1, 0, _shown(value)))
+    return sorted(
+        values, key=lambda value: (0, value, "") if _is_number(value) else (1, 0, _shown(value))
+    )
 
 
 def _is_number(value: Any) -> bool:
@@ -489,7 +571,10 @@ def _short_settings(names: Iterable[str]) -> dict[str, str]:
     """Return the last part of each name, if no other has the same."""
     last = {name: name.rpartition(".")[2] for name in names}
     often = Counter(last.values())
-    return {name: short if often[short] == 1 and short != "name" else name for name, short in last.items()}
+    return {
+        name: short if often[short] == 1 and short != "name" else name
+        for name, short in last.items()
+    }
 
 
 def _listed(values: Sequence[Any]) -> str:
@@ -502,5 +587,7 @@ def _listed(values: Sequence[Any]) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value, default=str) if isinstance(value, Mapping | list | tuple) else str(value)
+    text = (
+        json.dumps(value, default=str) if isinstance(value, Mapping | list | tuple) else str(value)
+    )
     return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…"

@@ -1,7 +1,8 @@
-"""A study: the tasks to ask, the models and methods to ask, and the figures to draw. It is read from a TOML file.
+"""A study: the tasks to ask, the models and methods to ask, and the figures to draw. It is read
+from a TOML file.
 
-A list is a sweep, except where a plugin's setting is itself a list. An error names its place in the file and, for an
-unknown key or name, the nearest known one.
+A list is a sweep, except where a plugin's setting is itself a list. An error names its place in the
+file and, for an unknown key or name, the nearest known one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,17 @@ from ponder.core import (
 from ponder.core.capabilities import changes_weights, training_seed
 from ponder.core.errors import Location
 from ponder.core.secrets import check_texts
-from ponder.core.settings import Table, assign, base, build, check_name, convert, sweep, sweep_size, variants
+from ponder.core.settings import (
+    Table,
+    assign,
+    base,
+    build,
+    check_name,
+    convert,
+    sweep,
+    sweep_size,
+    variants,
+)
 from ponder.study.adaptive_settings import Stopping
 from ponder.study.cell import Hosting, Quota, Resources, StudyCell
 from ponder.study.labels import Chain, Names, Part, labels
@@ -89,29 +100,38 @@ class _Asked(NamedTuple):
 class StudySpec:
     """What a study asks: the content of a study file, and the cells that it describes.
 
-    Everything below `results` takes this; `ponder.Study` is one that also runs itself and reads its results.
+    Everything below `results` takes this; `ponder.Study` is one that also runs itself and reads its
+    results.
     """
 
     task: Sequence[Table]
     model: Sequence[Table]
     figure: Sequence[Table] = ()
-    train: Sequence[Table] = ()  # what methods train on, as in [[task]]; by default other problems of the same tasks
+    # what methods train on, as in [[task]]; by default other problems of the same tasks
+    train: Sequence[Table] = ()
     title: str = ""  # title of the report
     question: str = ""  # the question that the study answers
     samples: int = 1  # attempts per problem, unless a [[model]] says otherwise
     problems: int | None = None  # problems per size; by default 20, or all of a fixed set
     seed: int = 0  # seed of the problems
-    max_tokens: int | None = None  # cap on tokens, prompt tokens included: a call that might exceed it isn't made
+    # cap on tokens, prompt tokens included: a call that might exceed it isn't made
+    max_tokens: int | None = None
     max_cost: float | None = None  # cap on money, computed from the models' `prices`
-    cap_per: Literal["study", "run"] = "study"  # what the caps limit: all runs of the study together, or each run
-    stop: Table | None = None  # ends the run when its question is answered: { margin = 0.03 } or { decide = true }
+    # what the caps limit: all runs of the study together, or each run
+    cap_per: Literal["study", "run"] = "study"
+    # ends the run when its question is answered: { margin = 0.03 } or { decide = true }
+    stop: Table | None = None
     name: str = "study"
     where: str = "study"
-    folder: Path | None = Path()  # of its file; None: it was read from a store, so its plugins can't be files
+    # of its file; None: it was read from a store, so its plugins can't be files
+    folder: Path | None = Path()
 
     @classmethod
     def load(cls, name: str, settings: Sequence[str] = (), models: Sequence[Table] = ()) -> Self:
-        """Read a built-in study by its name, or a study file by its path. `models`, if given, replace its own."""
+        """Read a built-in study by its name, or a study file by its path.
+
+        `models`, if given, replace its own.
+        """
         name = str(name)  # in Python it may be a `Path`
         path = BUILT_IN / f"{name}.toml" if name in built_in() else Path(name)
         if path.suffix != ".toml" or not path.is_file():
@@ -130,7 +150,12 @@ class StudySpec:
 
     @classmethod
     def from_table(
-        cls, content: Table, *, name: str = "study", where: str = "study", folder: Path | None = None
+        cls,
+        content: Table,
+        *,
+        name: str = "study",
+        where: str = "study",
+        folder: Path | None = None,
     ) -> Self:
         """Check the content of a study file and build the study. `where` names the file in errors.
 
@@ -140,22 +165,36 @@ class StudySpec:
         hints = get_type_hints(cls)
         for key, value in content.items():
             if key not in known:
-                hint = ELSEWHERE.get(key) or place_of(key, content, folder) or plugins.nearest(key, known)
-                raise UserError(f"a study has no key `{key}`", where=Location(where, key), hint=hint)
+                hint = (
+                    ELSEWHERE.get(key)
+                    or place_of(key, content, folder)
+                    or plugins.nearest(key, known)
+                )
+                raise UserError(
+                    f"a study has no key `{key}`", where=Location(where, key), hint=hint
+                )
             if isinstance(value, Mapping) and key in TABLES:
                 what = f"a study may have several {key} tables, so each is written [[{key}]]"
-                raise UserError(what, where=Location(where, key), hint=f"write [[{key}]] instead of [{key}]")
+                raise UserError(
+                    what, where=Location(where, key), hint=f"write [[{key}]] instead of [{key}]"
+                )
             convert(value, hints[key], Location(where, key), Path())
         for key in ("task", "model"):
             if not content.get(key):
-                what, names = f"a study needs at least one [[{key}]]", f"{key}s: {', '.join(plugins.names(f'{key}s'))}"
+                what, names = (
+                    f"a study needs at least one [[{key}]]",
+                    f"{key}s: {', '.join(plugins.names(f'{key}s'))}",
+                )
                 hint = f'ponder list {key}s shows them; write [[{key}]] and below it name = "…"'
                 raise UserError(what, where=where, hint=hint, in_python=names)
-        for i, table in enumerate(content.get("figure", ())):  # by name only, because figures are slow to import
+        # by name only, because figures are slow to import
+        for i, table in enumerate(content.get("figure", ())):
             check_name("figures", table, Location(where, "figure", i))
             figure = table["name"]
             with error_at(Location(where, "figure", i, "name")):
-                if not plugins.is_file(figure, base(figure, folder)) and figure not in plugins.names("figures"):
+                if not plugins.is_file(
+                    figure, base(figure, folder)
+                ) and figure not in plugins.names("figures"):
                     raise plugins.unknown("figures", figure)
         return cls(**content, name=name, where=where, folder=folder)
 
@@ -170,9 +209,14 @@ class StudySpec:
         for key in ("samples", "problems", "max_tokens", "max_cost"):
             number = getattr(self, key)
             if number is not None and not number > 0:
-                raise UserError(f"{key} must be greater than 0, not {number}", where=Location(self.where, key))
+                raise UserError(
+                    f"{key} must be greater than 0, not {number}", where=Location(self.where, key)
+                )
             if key in ("samples", "problems") and (number or 0) > MAX_COUNT:
-                raise UserError(f"{key} must be at most {MAX_COUNT:,}, not {number:,}", where=Location(self.where, key))
+                raise UserError(
+                    f"{key} must be at most {MAX_COUNT:,}, not {number:,}",
+                    where=Location(self.where, key),
+                )
 
     @cached_property
     def stopping(self) -> Stopping | None:
@@ -186,7 +230,9 @@ class StudySpec:
             return stopping
 
     def check(self) -> None:
-        """Raise `UserError` for whatever can be refused before anything is spent; `plan` and `run` begin with it."""
+        """Raise `UserError` for whatever can be refused before anything is spent; `plan` and `run`
+        begin with it.
+        """
         from ponder.study.check import check
 
         check(self)
@@ -199,7 +245,11 @@ class StudySpec:
 
     def resolved(self) -> dict[str, Any]:
         """The study with defaults and `--set` applied, for the record."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("where", "folder")}
+        return {
+            f.name: getattr(self, f.name)
+            for f in dataclasses.fields(self)
+            if f.name not in ("where", "folder")
+        }
 
     @cached_property
     def cells(self) -> tuple[StudyCell, ...]:
@@ -221,7 +271,9 @@ class StudySpec:
                 if search:
                     quota = Quota(problems=search.most, samples=1, search=search)
                 else:
-                    quota = Quota(self._problems(task), settings.samples, adaptive=self.stop is not None)
+                    quota = Quota(
+                        self._problems(task), settings.samples, adaptive=self.stop is not None
+                    )
                 cell = StudyCell(
                     task=task,
                     size=size,
@@ -229,7 +281,9 @@ class StudySpec:
                     methods=methods,
                     memory=memory,
                     seed=self.seed,
-                    label=Label(task_name.whole, names.base, names.whole, names.variant, names.methods),
+                    label=Label(
+                        task_name.whole, names.base, names.whole, names.variant, names.methods
+                    ),
                     quota=quota,
                     hosting=settings.hosting,
                     making=settings.making,
@@ -243,7 +297,9 @@ class StudySpec:
         for i, table in enumerate(self.task):
             where = Location(self.where, "task", i)
             settings = {k: v for k, v in table.items() if k not in TASK_KEYS}
-            shared = [value for k, value in table.items() if k in TASK_KEYS and isinstance(value, list)]
+            shared = [
+                value for k, value in table.items() if k in TASK_KEYS and isinstance(value, list)
+            ]
             tasks += sweep_size("tasks", settings, where, self.folder) * math.prod(map(len, shared))
         for i, table in enumerate(self.model):
             where = Location(self.where, "model", i)
@@ -252,13 +308,17 @@ class StudySpec:
             for chain in _chains(table):
                 combinations = 1
                 for j, method in enumerate(chain):
-                    combinations *= sweep_size("methods", _own(method), where / "method" / j, self.folder)
+                    combinations *= sweep_size(
+                        "methods", _own(method), where / "method" / j, self.folder
+                    )
                 chains += combinations
             models += sweep_size("models", settings, where, self.folder) * chains
         if tasks * models > MAX_CELLS:
             what = f"it has {tasks * models:,} cells: {tasks:,} tasks and sizes × {models:,} models and methods"
             raise UserError(
-                what, where=self.where, hint=f"at most {MAX_CELLS:,}: list fewer values, or split the study"
+                what,
+                where=self.where,
+                hint=f"at most {MAX_CELLS:,}: list fewer values, or split the study",
             )
 
     def _model_labels(self, chains: Sequence[Chain]) -> list[Names]:
@@ -266,7 +326,10 @@ class StudySpec:
         seen = set[str]()
         for label in given:
             if label.whole in seen:
-                what, hint = f"two models are both called `{label.whole}`", "give each [[model]] a `label`"
+                what, hint = (
+                    f"two models are both called `{label.whole}`",
+                    "give each [[model]] a `label`",
+                )
                 raise UserError(what, where=Location(self.where, "model"), hint=hint)
             seen.add(label.whole)
         return given
@@ -285,26 +348,41 @@ class StudySpec:
         for i, table in enumerate(tables):
             where = Location(self.where, key, i)
             settings = {k: v for k, v in table.items() if k not in TASK_KEYS}
-            memories = list(self._memories({k: v for k, v in table.items() if k in ("remember", "window")}, where))
+            memories = list(
+                self._memories(
+                    {k: v for k, v in table.items() if k in ("remember", "window")}, where
+                )
+            )
             for variant, swept in sweep("tasks", settings, where, self.folder):
                 task: Task = build("tasks", variant, where, self.folder, TASK_KEYS, self.place)
                 search = self._search(table, where)
                 sizes = self._sizes(task, table, where, search)
                 for (memory, remembered), size in itertools.product(memories, sizes):
                     names = (*swept, *remembered)
-                    wanted = {} if search is None else {"target": search.target, "largest": search.high}
-                    part = Part(task.title(), task, {**table, **variant}, names, asdict(memory), wanted)
+                    wanted = (
+                        {} if search is None else {"target": search.target, "largest": search.high}
+                    )
+                    part = Part(
+                        task.title(), task, {**table, **variant}, names, asdict(memory), wanted
+                    )
                     yield _Asked(task, size, memory, part, search)
 
     def _search(self, table: Table, where: Location) -> Search | None:
-        """The search for the largest size that a model can do, if the table asks for one instead of naming sizes."""
+        """The search for the largest size that a model can do, if the table asks for one instead of
+        naming sizes.
+        """
         if "search" not in table:
             return None
-        from ponder.stats.designs.max_size import Search  # imports NumPy, which nothing else here needs
+        # imports NumPy, which nothing else here needs
+        from ponder.stats.designs.max_size import Search
 
         convert(table["search"], Literal["max"], where / "search", self.folder)
         if "size" in table:
-            raise UserError("a search chooses its own sizes", where=where / "size", hint="remove `size` or `search`")
+            raise UserError(
+                "a search chooses its own sizes",
+                where=where / "size",
+                hint="remove `size` or `search`",
+            )
         target = convert(table.get("target", 0.8), float, where / "target", self.folder)
         largest = convert(table.get("largest", 4096), int, where / "largest", self.folder)
         with error_at(where):
@@ -313,7 +391,9 @@ class StudySpec:
     def _sizes(self, task: Task, table: Table, where: Location, search: Search | None) -> list[int]:
         asked = search.sizes if search else table.get("size", task.sizes())
         asked = asked if isinstance(asked, list | tuple) else [asked]
-        sizes = list(dict.fromkeys(convert(size, int, where / "size", self.folder) for size in asked))
+        sizes = list(
+            dict.fromkeys(convert(size, int, where / "size", self.folder) for size in asked)
+        )
         if not sizes:
             hint = "name a size, or remove `size` to use the task's own"
             raise UserError("there is no size, so nothing to ask", where=where / "size", hint=hint)
@@ -326,7 +406,9 @@ class StudySpec:
                     raise
                 hint = "remove `search`, or set `largest`, above which it doesn't search"
                 raise UserError(
-                    f"a search can't ask for size {size}: {error.what}", where=error.where, hint=hint
+                    f"a search can't ask for size {size}: {error.what}",
+                    where=error.where,
+                    hint=hint,
                 ) from None
         return sizes
 
@@ -343,16 +425,27 @@ class StudySpec:
             where = Location(self.where, "model", i)
             settings = {k: v for k, v in table.items() if k not in MODEL_KEYS}
             samples, hosting = self._samples(table, where), self._ray(table, Hosting, where)
-            chains = [(chain, links) for chain in _chains(table) for links in self._links(chain, where)]
+            chains = [
+                (chain, links) for chain in _chains(table) for links in self._links(chain, where)
+            ]
             for variant, swept in sweep("models", settings, where, self.folder):
                 model: Model = build("models", variant, where, self.folder, MODEL_KEYS, self.place)
                 base = Part(model.label or model.title(), model, variant, tuple(swept))
                 for chain, links in chains:
                     places = (where / "method" / j for j in range(len(chain)))
-                    making = tuple(self._ray(m, Resources, place) for m, place in zip(chain, places, strict=True))
+                    making = tuple(
+                        self._ray(m, Resources, place)
+                        for m, place in zip(chain, places, strict=True)
+                    )
                     methods = self._methods([m for m, _ in links], model, where)
                     parts = (
-                        Part(m.title(), m, written, tuple(chosen), trains=training_seed(m) is not None)
+                        Part(
+                            m.title(),
+                            m,
+                            written,
+                            tuple(chosen),
+                            trains=training_seed(m) is not None,
+                        )
                         for m, (written, chosen) in zip(methods, links, strict=True)
                     )
                     yield model, methods, (base, *parts), _Settings(samples, hosting, making)
@@ -365,28 +458,47 @@ class StudySpec:
 
     def _samples(self, table: Table, where: Location) -> int:
         """Attempts per problem of a model: its own, or the study's."""
-        samples: int = convert(table.get("samples", self.samples), int, where / "samples", self.folder)
+        samples: int = convert(
+            table.get("samples", self.samples), int, where / "samples", self.folder
+        )
         if not 0 < samples <= MAX_COUNT:
-            raise UserError(f"samples must be from 1 to {MAX_COUNT:,}, not {samples}", where=where / "samples")
+            raise UserError(
+                f"samples must be from 1 to {MAX_COUNT:,}, not {samples}", where=where / "samples"
+            )
         return samples
 
-    def _links(self, chain: Sequence[Table], where: Location) -> Iterator[tuple[tuple[Table, Table], ...]]:
-        """Each variant of a chain of methods: per method its table, and the settings that the study sweeps."""
+    def _links(
+        self, chain: Sequence[Table], where: Location
+    ) -> Iterator[tuple[tuple[Table, Table], ...]]:
+        """Each variant of a chain of methods: per method its table, and the settings that the study
+        sweeps.
+        """
         places = (where / "method" / j for j in range(len(chain)))
         yield from itertools.product(
-            *(sweep("methods", _own(method), place, self.folder) for method, place in zip(chain, places, strict=True))
+            *(
+                sweep("methods", _own(method), place, self.folder)
+                for method, place in zip(chain, places, strict=True)
+            )
         )
 
-    def _methods(self, tables: Sequence[Table], model: Model, where: Location) -> tuple[Method, ...]:
+    def _methods(
+        self, tables: Sequence[Table], model: Model, where: Location
+    ) -> tuple[Method, ...]:
         """A chain of methods, each told what it may train on."""
         methods: list[Method] = []
         for j, table in enumerate(tables):
             place = where / "method" / j
             method: Method = build("methods", table, place, self.folder, METHOD_KEYS, self.place)
-            ships = isinstance(model, WithWeights) and model.ships() and not any(map(changes_weights, methods))
+            ships = (
+                isinstance(model, WithWeights)
+                and model.ships()
+                and not any(map(changes_weights, methods))
+            )
             train_on = self.training_problems
             if not ships:  # what a policy has learnt for these weights depends on who trained it
-                train_on = tuple(dataclasses.replace(problems, in_key=True) for problems in train_on)
+                train_on = tuple(
+                    dataclasses.replace(problems, in_key=True) for problems in train_on
+                )
             if isinstance(method, Prepared):
                 method = method.with_training(train_on)
             methods.append(method)
@@ -400,7 +512,9 @@ class StudySpec:
             for task, size, _, _, search in self._tasks(self.task, "task")
         ]
         sets: list[TrainingProblems] = []
-        for task, size, _, _, _ in self._tasks(self.train or self.task, "train" if self.train else "task"):
+        for task, size, _, _, _ in self._tasks(
+            self.train or self.task, "train" if self.train else "task"
+        ):
             number = next((n for t, s, n in asked if (t, s) == (task, size)), 0)
             if not self.train and task.fixed() is not None:
                 number = None  # training on a benchmark needs an explicit [[train]]
@@ -417,8 +531,15 @@ class StudySpec:
 
 
 def place_of(key: str, content: Table, folder: Path | None) -> str:
-    """Return a hint that says where in a study a key belongs: at the top, or in a table that has it; "" if nowhere."""
-    if key in {f.name for f in dataclasses.fields(StudySpec)} - {"name", "where", "folder", *TABLES}:
+    """Return a hint that says where in a study a key belongs: at the top, or in a table that has
+    it; "" if nowhere.
+    """
+    if key in {f.name for f in dataclasses.fields(StudySpec)} - {
+        "name",
+        "where",
+        "folder",
+        *TABLES,
+    }:
         return f"`{key}` belongs at the top of the study, above the first [[…]]"
     for table, kind, common in (
         ("task", "tasks", TASK_KEYS),
@@ -429,9 +550,15 @@ def place_of(key: str, content: Table, folder: Path | None) -> str:
         for plugin in given if isinstance(given, list | tuple) else ():
             if _has_key(key, plugin, kind, common, folder):
                 return f"`{key}` belongs in the [[{table}]] `{plugin['name']}`"
-            for method in itertools.chain(*_chains(plugin)) if table == "model" and isinstance(plugin, Mapping) else ():
+            for method in (
+                itertools.chain(*_chains(plugin))
+                if table == "model" and isinstance(plugin, Mapping)
+                else ()
+            ):
                 if _has_key(key, method, "methods", (), folder):
-                    return f'`{key}` belongs in the method: {{ name = "{method["name"]}", {key} = … }}'
+                    return (
+                        f'`{key}` belongs in the method: {{ name = "{method["name"]}", {key} = … }}'
+                    )
     return ""
 
 
@@ -455,7 +582,11 @@ def _chains(table: Table) -> Sequence[Sequence[Table]]:
 
 def _own(method: Any) -> Any:
     """A method's table without what isn't its plugin's."""
-    return {k: v for k, v in method.items() if k not in METHOD_KEYS} if isinstance(method, Mapping) else method
+    return (
+        {k: v for k, v in method.items() if k not in METHOD_KEYS}
+        if isinstance(method, Mapping)
+        else method
+    )
 
 
 def _no_study(name: str, path: Path) -> UserError:
@@ -464,13 +595,17 @@ def _no_study(name: str, path: Path) -> UserError:
     if path.is_dir():
         files = sorted(map(str, path.glob("*.toml")))
         hint = f"it holds {', '.join(files[:5])}" if files else ""
-        return UserError(f"{name} is a folder, not a study", hint=hint or listed, in_python=hint or known)
+        return UserError(
+            f"{name} is a folder, not a study", hint=hint or listed, in_python=hint or known
+        )
     if path.suffix == ".toml":
         near = sorted(str(p) for p in path.parent.glob("*.toml")) if path.parent.is_dir() else []
         hint = plugins.nearest(name, near) if near else ""
         return UserError(f"there is no file {name}", hint=hint or listed, in_python=hint or known)
     if path.is_file():
-        return UserError(f"{name} is not a study: its name must end in .toml", hint=f"mv {name} {path.stem}.toml")
+        return UserError(
+            f"{name} is not a study: its name must end in .toml", hint=f"mv {name} {path.stem}.toml"
+        )
     hint = f"{plugins.nearest(name, built_in())} (or give a path that ends in .toml)"
     if path.with_name(f"{path.name}.toml").is_file():
         hint = f"did you mean `{name}.toml`?"
@@ -479,4 +614,7 @@ def _no_study(name: str, path: Path) -> UserError:
 
 def built_in() -> dict[str, str]:
     """The built-in studies with their titles."""
-    return {p.stem: tomllib.loads(p.read_text("utf-8"))["title"] for p in sorted(BUILT_IN.glob("*.toml"))}
+    return {
+        p.stem: tomllib.loads(p.read_text("utf-8"))["title"]
+        for p in sorted(BUILT_IN.glob("*.toml"))
+    }

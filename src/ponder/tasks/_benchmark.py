@@ -35,9 +35,8 @@ STEP_BY_STEP = "\n\nPlease reason step by step, and put your final answer within
 
 @dataclass(frozen=True)
 class Benchmark(Task, WithWarning):
-    # Not in the key: where the problems come from can't change an answer. Their content is in the
-    # key, below.
-    file: Path | None = not_in_key(None)  # JSONL, CSV or parquet, relative to the study's folder; default: from the hub
+    # JSONL, CSV or parquet, relative to the study's folder; default: from the hub
+    file: Path | None = not_in_key(None)
     revision: str = not_in_key("main")  # branch, tag or commit of the dataset on the hub
     digest: str = not_in_key("")  # raise an error unless the problems have this digest
 
@@ -77,7 +76,9 @@ class Benchmark(Task, WithWarning):
         stem = re.sub(r"[^a-z0-9]", "", self.file.stem.casefold())
         tasks = [task for task in plugins.names("tasks") if task in stem]
         if tasks and name not in tasks:
-            return f"task `{name}` reads {self.file.name}, which is named like the task `{tasks[0]}`"
+            return (
+                f"task `{name}` reads {self.file.name}, which is named like the task `{tasks[0]}`"
+            )
         if len(self._problems) < self.count:
             problems = f"{len(self._problems)} problems, where {name} has {self.count}"
             return f"task `{name}`: {self.file.name} has {problems}\nhint: {OWN_SET}"
@@ -120,7 +121,9 @@ class Benchmark(Task, WithWarning):
         if self.digest:
             actual_digest = _digest(problems)
             if actual_digest != self.digest:
-                raise UserError(f"the problems' digest is {actual_digest}, not {self.digest}", where=where)
+                raise UserError(
+                    f"the problems' digest is {actual_digest}, not {self.digest}", where=where
+                )
         return problems
 
     def _from_hub(self) -> list[Path]:
@@ -131,8 +134,12 @@ class Benchmark(Task, WithWarning):
         try:
             from huggingface_hub import snapshot_download
         except ModuleNotFoundError:
-            message = f"reading {name} from the hub needs a package that isn't installed: huggingface_hub"
-            raise UserError(message, hint=f"pip install huggingface_hub; or {alternative}") from None
+            message = (
+                f"reading {name} from the hub needs a package that isn't installed: huggingface_hub"
+            )
+            raise UserError(
+                message, hint=f"pip install huggingface_hub; or {alternative}"
+            ) from None
         try:
             # Without a network it returns what it downloaded before.
             folder = snapshot_download(
@@ -143,13 +150,17 @@ class Benchmark(Task, WithWarning):
             )
         except (OSError, ValueError) as error:  # the base classes of all its errors
             first_line = str(error).strip().partition("\n")[0] or type(error).__name__
-            raise UserError(f"can't get {self.dataset} from the hub: {first_line}", hint=alternative) from None
+            raise UserError(
+                f"can't get {self.dataset} from the hub: {first_line}", hint=alternative
+            ) from None
         for ending in FORMATS:
             paths = sorted(Path(folder).rglob(f"*{ending}"))
             if paths:
                 return paths
         patterns = " or ".join(self.patterns)
-        raise UserError(f"{self.dataset} on the hub has no file that matches {patterns}", hint=alternative)
+        raise UserError(
+            f"{self.dataset} on the hub has no file that matches {patterns}", hint=alternative
+        )
 
 
 class Maths(ParsesAnswers, ComparesAnswers, SlowGrading):
@@ -217,7 +228,11 @@ def text(row: DataRow, where: str, *names: str) -> str:
     value = values[0] if values else None
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # some benchmarks write 27 as 27.0
-    if isinstance(value, bool) or not isinstance(value, str | int | float) or not str(value).strip():
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, str | int | float)
+        or not str(value).strip()
+    ):
         columns = " or ".join(f"`{name}`" for name in names)
         raise UserError(f"{columns} is missing, or is not text", where=where, hint=LINE)
     return str(value).strip()
@@ -232,7 +247,10 @@ def _rows(path: Path) -> Iterator[tuple[str, DataRow]]:
     """Yield each row of a file, with its place for errors."""
     readers = {".jsonl": _jsonl, ".csv": _csv, ".parquet": _parquet}
     if path.suffix not in readers:
-        raise UserError(f"{path.name} is not {', '.join(readers)}", hint="docs/benchmarks.md describes the format")
+        raise UserError(
+            f"{path.name} is not {', '.join(readers)}",
+            hint="docs/benchmarks.md describes the format",
+        )
     for where, row in readers[path.suffix](path):
         yield where, {str(key).strip().lower(): value for key, value in row.items()}
 

@@ -1,4 +1,5 @@
-"""Asks AIME 2024: 30 competition problems from the year's two AIME papers, each with an integer answer.
+"""Asks AIME 2024: 30 competition problems from the year's two AIME papers, each with an integer
+answer.
 
 Read from the hub (a parquet file, so polars must be installed) or from a local file.
 """

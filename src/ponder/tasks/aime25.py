@@ -1,4 +1,5 @@
-"""Asks AIME 2025: 30 competition problems from the year's two AIME papers, each with an integer answer.
+"""Asks AIME 2025: 30 competition problems from the year's two AIME papers, each with an integer
+answer.
 
 Read from the hub or from a local file.
 """

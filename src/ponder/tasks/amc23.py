@@ -1,4 +1,5 @@
-"""Asks AMC 2023: 40 problems of the American Mathematics Competitions 12, without their choices, for a number.
+"""Asks AMC 2023: 40 problems of the American Mathematics Competitions 12, without their choices,
+for a number.
 
 Read from the hub or from a local file.
 """

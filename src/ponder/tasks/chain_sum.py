@@ -1,4 +1,7 @@
-"""Generates sums of k numbers, such as 31 - 7 + 54. The smallest complete example of a task; size = k."""
+"""Generates sums of k numbers, such as 31 - 7 + 54.
+
+The smallest complete example of a task; size = k.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +39,13 @@ class ChainSum(Task, CheckedSteps, Addends):
 
     def check_size(self, size: int) -> None:
         if size < 2:
-            raise UserError(f"chain_sum adds at least 2 numbers, not {size}", hint="size = [2, 4, 8]")
+            raise UserError(
+                f"chain_sum adds at least 2 numbers, not {size}", hint="size = [2, 4, 8]"
+            )
         if size > LARGEST:
-            raise UserError(f"chain_sum adds at most {LARGEST:,} numbers, not {size:,}", hint="size = [2, 4, 8]")
+            raise UserError(
+                f"chain_sum adds at most {LARGEST:,} numbers, not {size:,}", hint="size = [2, 4, 8]"
+            )
 
     def problem(self, size: int, seed: int) -> Problem:
         numbers = self._numbers(size, random.Random(seed))
@@ -46,7 +53,9 @@ class ChainSum(Task, CheckedSteps, Addends):
         shots = ""
         for n in range(self.shots):
             shots += _shot(self._numbers(4, random.Random(f"shot {n}")))
-        return Problem(id=chain, size=size, turns=(f"{shots}What is {chain}? {ASK}",), gold=sum(numbers))
+        return Problem(
+            id=chain, size=size, turns=(f"{shots}What is {chain}? {ASK}",), gold=sum(numbers)
+        )
 
     def _numbers(self, size: int, rng: random.Random) -> list[int]:
         """Return random numbers, the first one positive."""

@@ -1,4 +1,5 @@
-"""Generates long-horizon execution problems: keep a running sum over a plan, turn by turn (Sinha et al. 2025).
+"""Generates long-horizon execution problems: keep a running sum over a plan, turn by turn (Sinha et
+al. 2025).
 
 Each step names a key, whose value is looked up in a dictionary and added to the sum. Plan and
 dictionary are given, so only execution is tested. Size = steps in all, of which `per_turn` are
@@ -74,12 +75,15 @@ WORK = "\nWork step by step, then write the sum so far between <answer> and </an
 @dataclass(frozen=True)
 class Execution(Task, Conversation, ParsesAnswers, Drawable, CheckedSteps, Addends):
     per_turn: int = 1  # steps per turn; 0: all steps in a single turn
-    mode: Literal["answer", "cot", "thinking"] = "thinking"  # answer only, steps in the reply, or steps in the thinking
+    # answer only, steps in the reply, or steps in the thinking
+    mode: Literal["answer", "cot", "thinking"] = "thinking"
     dictionary: int = 100  # entries in the dictionary
     values: int = 99  # values are drawn from -values to values
     shared: bool = False  # one dictionary for all problems, as in the paper
-    history_turns: int = renamed("filled", 0)  # turns that the given history shows as already answered
-    error_rate: float = renamed("errors", 0.0)  # probability that the sum shown for such a turn is wrong
+    # turns that the given history shows as already answered
+    history_turns: int = renamed("filled", 0)
+    # probability that the sum shown for such a turn is wrong
+    error_rate: float = renamed("errors", 0.0)
 
     default_sizes = (12, 24, 60)
     unit = "steps"
@@ -89,15 +93,21 @@ class Execution(Task, Conversation, ParsesAnswers, Drawable, CheckedSteps, Adden
             message = f"error_rate is a fraction from 0 to 1, not {self.error_rate}"
             raise UserError(message, hint="error_rate = [0.0, 0.5, 1.0]")
         if not 1 <= self.dictionary <= len(WORDS):
-            raise UserError(f"dictionary must be from 1 to {len(WORDS)} words, not {self.dictionary}")
+            raise UserError(
+                f"dictionary must be from 1 to {len(WORDS)} words, not {self.dictionary}"
+            )
         if self.values < 1 or self.per_turn < 0 or self.history_turns < 0:
-            raise UserError("values must be at least 1, and per_turn and history_turns not negative")
+            raise UserError(
+                "values must be at least 1, and per_turn and history_turns not negative"
+            )
         if max(self.values, self.per_turn, self.history_turns) > LARGEST:
             raise UserError(f"values, per_turn and history_turns must be at most {LARGEST:,}")
 
     def check_size(self, size: int) -> None:
         if size > LARGEST:
-            raise UserError(f"execution has at most {LARGEST:,} steps, not {size:,}", hint="size = [12, 24, 60]")
+            raise UserError(
+                f"execution has at most {LARGEST:,} steps, not {size:,}", hint="size = [12, 24, 60]"
+            )
         if size < 1 or size % (self.per_turn or size):
             hint = "size = 12"
             if size >= 1:
@@ -105,10 +115,14 @@ class Execution(Task, Conversation, ParsesAnswers, Drawable, CheckedSteps, Adden
                 near_sizes = range(max(1, size - self.per_turn), size + self.per_turn + 1)
                 multiples = [n for n in near_sizes if n % self.per_turn == 0]
                 hint = f"{size} steps: per_turn = {divisors}; or size = {multiples}"
-            raise UserError(f"{size} steps can't be divided into turns of {self.per_turn}", hint=hint)
+            raise UserError(
+                f"{size} steps can't be divided into turns of {self.per_turn}", hint=hint
+            )
         if self.history_turns >= size // (self.per_turn or size):
             hint = f"size = {(self.history_turns + 1) * max(1, self.per_turn)}"
-            raise UserError(f"all turns are in the history (history_turns = {self.history_turns})", hint=hint)
+            raise UserError(
+                f"all turns are in the history (history_turns = {self.history_turns})", hint=hint
+            )
 
     def identity(self) -> dict[str, Any]:
         # The prompt of this mode alone has changed, and the plans of these turn lengths: other
@@ -241,7 +255,11 @@ class Execution(Task, Conversation, ParsesAnswers, Drawable, CheckedSteps, Adden
 
         The first turn also records what all share: the dictionary, the plan and the start.
         """
-        shared = {"start": problem.gold["start"], "plan": _plan(problem), "dictionary": dictionary(problem)}
+        shared = {
+            "start": problem.gold["start"],
+            "plan": _plan(problem),
+            "dictionary": dictionary(problem),
+        }
         grades = []
         for text, true_total in zip(answers, problem.gold["sums"], strict=False):
             total = _number(text)
@@ -257,7 +275,9 @@ class Execution(Task, Conversation, ParsesAnswers, Drawable, CheckedSteps, Adden
         previous = problem.gold["start"]
         first_slip = 0  # the turn; 0: none
         rows = []
-        for n, (message, true_total) in enumerate(zip(problem.turns, problem.gold["sums"], strict=True), 1):
+        for n, (message, true_total) in enumerate(
+            zip(problem.turns, problem.gold["sums"], strict=True), 1
+        ):
             total = _number(answers[n - 1]) if n <= len(answers) else None
             note = Mark("")
             if total != true_total and not first_slip:

@@ -1,4 +1,5 @@
-"""Asks GPQA-Diamond (Rein et al. 2023): 198 graduate-level science questions with four choices each.
+"""Asks GPQA-Diamond (Rein et al. 2023): 198 graduate-level science questions with four choices
+each.
 
 The order of the choices is drawn at random once per question, and is the same in every study. The
 dataset is gated: accept its terms on the hub, then run `hf auth login`; or use a local file. Its
@@ -33,7 +34,9 @@ class Gpqa(Benchmark):
         wrong = [text(row, where, f"wrong {n}", f"incorrect answer {n}") for n in (1, 2, 3)]
         choices = sorted([right, *wrong])
         random.Random(seed_from("gpqa", question)).shuffle(choices)
-        options = "\n".join(f"{letter}) {choice}" for letter, choice in zip(LETTERS, choices, strict=True))
+        options = "\n".join(
+            f"{letter}) {choice}" for letter, choice in zip(LETTERS, choices, strict=True)
+        )
         prompt = f"{question}\n\n{options}\n\n{STEP_BY_STEP}"
         gold = LETTERS[choices.index(right)]
         return Problem(digest(prompt, gold).hex(), 0, (prompt,), gold, facts=facts(row))

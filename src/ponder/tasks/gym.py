@@ -1,4 +1,5 @@
-"""Generates problems of any reasoning-gym dataset (Stojanovski et al. 2025); size = its curriculum level.
+"""Generates problems of any reasoning-gym dataset (Stojanovski et al. 2025); size = its curriculum
+level.
 
 Reasoning-gym seeds item i of a dataset with `seed + i`, so neighbouring seeds share most of their
 items. Here every problem comes from a dataset of one item, with a hashed seed.
@@ -44,7 +45,10 @@ class Gym(Task, ParsesAnswers, SlowGrading, Drawable):
 
     def __post_init__(self) -> None:
         if self.dataset not in DATASETS:
-            raise UserError(f"reasoning-gym has no dataset `{self.dataset}`", hint=nearest(self.dataset, DATASETS))
+            raise UserError(
+                f"reasoning-gym has no dataset `{self.dataset}`",
+                hint=nearest(self.dataset, DATASETS),
+            )
         if not 0 <= self.shots <= MOST_SHOTS:
             raise UserError(f"shots must be from 0 to {MOST_SHOTS}, not {self.shots}")
         if self.vary and self.vary not in self._curriculum().attributes:
@@ -61,7 +65,9 @@ class Gym(Task, ParsesAnswers, SlowGrading, Drawable):
         if self.dataset not in CURRICULA:
             return 1
         attributes = self._curriculum().attributes.items()
-        return max(len(attribute.levels) for name, attribute in attributes if self.vary in ("", name))
+        return max(
+            len(attribute.levels) for name, attribute in attributes if self.vary in ("", name)
+        )
 
     def sizes(self) -> tuple[int, ...]:
         return tuple(range(self._levels()))
@@ -88,7 +94,11 @@ class Gym(Task, ParsesAnswers, SlowGrading, Drawable):
     def _dataset(self, size: int, seed: int) -> Any:
         try:
             return create_dataset(self.dataset, seed=seed, size=1, **self._settings(size))
-        except (AssertionError, TypeError, ValueError) as error:  # how its datasets refuse their settings
+        except (
+            AssertionError,
+            TypeError,
+            ValueError,
+        ) as error:  # how its datasets refuse their settings
             message = f"reasoning-gym refuses the settings of {self.dataset}: {error}"
             raise UserError(message, hint="set them with options = { … }") from None
 
@@ -111,7 +121,9 @@ class Gym(Task, ParsesAnswers, SlowGrading, Drawable):
                 break
             item = self._dataset(size, seed_from("shot", n) % 2**31)[0]
             if item["question"] != question:
-                examples.append(f"\n\nExample:\n{item['question']}\n<answer>{item['answer']}</answer>")
+                examples.append(
+                    f"\n\nExample:\n{item['question']}\n<answer>{item['answer']}</answer>"
+                )
         return "".join(examples)
 
     def solve(self, problem: Problem) -> str:
@@ -124,7 +136,9 @@ class Gym(Task, ParsesAnswers, SlowGrading, Drawable):
         score = 0.0
         try:
             for text in texts:
-                text_score = _scorer.call(self.dataset, self.vary, self.options, problem.size, problem.gold, text)
+                text_score = _scorer.call(
+                    self.dataset, self.vary, self.options, problem.size, problem.gold, text
+                )
                 score = max(score, text_score)
                 if score >= 1:
                     break
@@ -154,9 +168,30 @@ class Gym(Task, ParsesAnswers, SlowGrading, Drawable):
 
 
 _scorer = SubprocessFunction("ponder.tasks.gym")
-EVALUATE = ("algorithmic.string_insertion", "algorithmic.spiral_matrix", "algorithmic.binary_matrix", "games.n_queens")
+EVALUATE = (
+    "algorithmic.string_insertion",
+    "algorithmic.spiral_matrix",
+    "algorithmic.binary_matrix",
+    "games.n_queens",
+)
 PARSE = ("games.countdown", "games.puzzle24")  # and those that call sympy.parse_expr
-NAMES = {"sin", "cos", "tan", "sec", "csc", "cot", "sinh", "cosh", "tanh", "asin", "acos", "atan", "exp", "log", "ln"}
+NAMES = {
+    "sin",
+    "cos",
+    "tan",
+    "sec",
+    "csc",
+    "cot",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asin",
+    "acos",
+    "atan",
+    "exp",
+    "log",
+    "ln",
+}
 NAMES |= {"sqrt", "Abs", "abs", "pi", "Rational"}
 
 
@@ -165,7 +200,9 @@ def _parse_expr(parse: Callable[..., Any]) -> Callable[..., Any]:
 
     def checked(text: str, *arguments: Any, **settings: Any) -> Any:
         names = set(re.findall(r"[^\W\d]\w*", text))
-        if re.search(r"[\"'_@\\]", text) or any(len(name) > 1 and name not in NAMES for name in names):
+        if re.search(r"[\"'_@\\]", text) or any(
+            len(name) > 1 and name not in NAMES for name in names
+        ):
             raise ValueError("not an expression")
         return parse(text, *arguments, **settings)
 

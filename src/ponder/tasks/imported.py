@@ -1,4 +1,5 @@
-"""Holds the problems of an evaluation that another program ran, as `ponder import` reads them from its log.
+"""Holds the problems of an evaluation that another program ran, as `ponder import` reads them from
+its log.
 
 Which attempts are right was decided by the log's own scorer when they were made, and `ponder
 regrade` leaves that as it is. Where Ponder needs to read an answer itself, such as for a majority

@@ -1,4 +1,5 @@
-"""Asks your own problems from a JSONL file: each line has `prompt` and `answer`, and may have `size` and `id`.
+"""Asks your own problems from a JSONL file: each line has `prompt` and `answer`, and may have
+`size` and `id`.
 
 It may also have `system` (a system message) and `facts` (kept with each attempt).
 
@@ -53,7 +54,8 @@ class ProblemLine(msgspec.Struct, forbid_unknown_fields=True):
 @dataclass(frozen=True)
 class Jsonl(Task, ComparesAnswers):
     file: Path  # relative to the study's folder
-    instruction: str = ""  # appended to every prompt, such as "Work step by step, then put the answer in \\boxed{}."
+    # appended to every prompt, such as "Work step by step, then put the answer in \\boxed{}."
+    instruction: str = ""
 
     example: ClassVar[dict[str, Any]] = {"file": str(EXAMPLE)}
 

@@ -1,8 +1,9 @@
 """Calls foreign code in a subprocess, which the kernel ends if a call takes too many CPU seconds.
 
-For graders that a model's text can crash, or keep busy for hours: `9**9**9**9` is a short answer. An alarm in this
-process would not do: it fails outside the main thread and can't interrupt one long multiplication. The limit is in CPU
-seconds, because a grade must not depend on how busy the machine is.
+For graders that a model's text can crash, or keep busy for hours: `9**9**9**9` is a short answer.
+An alarm in this process would not do: it fails outside the main thread and can't interrupt one long
+multiplication. The limit is in CPU seconds, because a grade must not depend on how busy the machine
+is.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ class CallFailed(Exception):
 
 
 class SubprocessFunction:
-    """The function that a module passes to `serve` when it is run with `python -m`, called in a subprocess."""
+    """The function that a module passes to `serve` when it is run with `python -m`, called in a
+    subprocess.
+    """
 
     def __init__(self, module: str, cpu_seconds: float = 3.0) -> None:
         self.module, self.cpu_seconds = module, cpu_seconds
@@ -33,11 +36,16 @@ class SubprocessFunction:
         self._one_at_a_time = threading.Lock()
 
     def call(self, *arguments: Any) -> Any:
-        """Return the function's result. Arguments and result are JSON. Raises `CallFailed` if there is none."""
+        """Return the function's result.
+
+        Arguments and result are JSON. Raises `CallFailed` if there is none.
+        """
         with self._one_at_a_time:
             try:
                 reply = self._tell(arguments)
-            except BaseException:  # Ctrl-C in a notebook: the reply to this call must not answer the next one
+            except (
+                BaseException
+            ):  # Ctrl-C in a notebook: the reply to this call must not answer the next one
                 if self._process:
                     self._process.kill()
                 self.close()
@@ -53,7 +61,9 @@ class SubprocessFunction:
         if self._process is None:
             command = [sys.executable, "-P", "-m", self.module, str(self.cpu_seconds)]
             pipe = subprocess.PIPE
-            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)  # noqa: S603
+            self._process = subprocess.Popen(  # noqa: S603
+                command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
+            )
             atexit.register(self.close)
             if not self._process.stdout or not self._process.stdout.readline():
                 raise RuntimeError(f"{' '.join(command)} doesn't start")
@@ -82,9 +92,12 @@ class SubprocessFunction:
 
 
 def serve(function: Callable[..., Any]) -> None:
-    """Return the subprocess: reads a call's arguments per line, and writes its result and error, one line each."""
+    """Return the subprocess: reads a call's arguments per line, and writes its result and error,
+    one line each.
+    """
     cpu_seconds = float(sys.argv[1])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the run, which still has answers to grade
+    # Ctrl-C ends the run, which still has answers to grade
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.RLIM_INFINITY))
     out, sys.stdout = sys.stdout, sys.stderr
     print("ready", file=out, flush=True)

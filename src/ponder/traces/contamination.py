@@ -70,7 +70,9 @@ class EvaluationSet:
         for runs in self._runs:
             occurrences.update(set(runs.tolist()))
         limit = max(2, PROMPT * len(self._runs))
-        return [np.array([occurrences[run] <= limit for run in runs.tolist()]) for runs in self._runs]
+        return [
+            np.array([occurrences[run] <= limit for run in runs.tolist()]) for runs in self._runs
+        ]
 
     def contains(self, trace: Trace) -> bool:
         """Return whether a trace's question is one of the problems, or overlaps with one."""

@@ -18,7 +18,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ponder.traces.messages import REASONING, Reply, content, conversation, message_reply, split_reply
+from ponder.traces.messages import (
+    REASONING,
+    Reply,
+    content,
+    conversation,
+    message_reply,
+    split_reply,
+)
 from ponder.traces.trace import Trace
 
 # The names that each field may have; the first that is present counts, the others stay with the
@@ -50,7 +57,9 @@ OF_SAMPLE = ("finish_reasons", "is_reasoning_complete", "generation_token_length
 # The same.
 VERDICTS = ("correctness_math_verify", "correctness_llama", "correctness", "correct", "is_correct")
 EMPTY: tuple[Any, ...] = (None, "", [])  # values that count as absent
-_TEACHER = re.compile(r"(\w+?)_(thinking_trajectory|thinking_trajectories|reasoning|reasoning_content)")
+_TEACHER = re.compile(
+    r"(\w+?)_(thinking_trajectory|thinking_trajectories|reasoning|reasoning_content)"
+)
 TRAJECTORIES = ("thinking_trajectory", "thinking_trajectories")
 _NUMBERED = re.compile(r"(\w+?)_(?:solution|response|generation|attempt|completion)_(\d+)")
 
@@ -167,7 +176,9 @@ def _is_blank(reply: Reply) -> bool:
     return not reply.thinking.strip() and not reply.answer.strip()
 
 
-def _trace(format_name: str, row: _Row, question: str, row_fields: Mapping[str, Any], sample: _Sample) -> Understood:
+def _trace(
+    format_name: str, row: _Row, question: str, row_fields: Mapping[str, Any], sample: _Sample
+) -> Understood:
     """Return the trace of a reply. Its own fields take precedence over those of the row."""
     sample_fields = {name: value for name, value in sample.fields.items() if value is not None}
     fields = {**row_fields, **sample_fields}
@@ -277,7 +288,9 @@ def _samples(row: _Row) -> list[_Sample]:
         fields: dict[str, Any] = {}
         columns = {}
         if verdicts:
-            fields["correct"] = any(_is(bool, verdict, column) for column, verdict in verdicts.items())
+            fields["correct"] = any(
+                _is(bool, verdict, column) for column, verdict in verdicts.items()
+            )
             columns["correct"] = " or ".join(verdicts)
         if isinstance(reply, dict):
             fields["teacher"] = reply.get("response_model", reply.get("model"))
@@ -362,7 +375,9 @@ def _numbered(row: _Row) -> list[_Sample]:
             continue
         teacher, number = match.groups()
         reply = split_reply("", row.unread.pop(name), name, name)
-        samples.append(_Sample(reply, number, {"teacher": teacher}, {"teacher": "its columns' names"}))
+        samples.append(
+            _Sample(reply, number, {"teacher": teacher}, {"teacher": "its columns' names"})
+        )
     return samples
 
 

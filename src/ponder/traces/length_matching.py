@@ -50,6 +50,8 @@ def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float:
 
 def _ranks(values: Sequence[float]) -> npt.NDArray[np.float64]:
     """Return the rank of each value, from 1; equal values have the mean of theirs."""
-    _, inverse, counts = np.unique(np.asarray(values, np.float64), return_inverse=True, return_counts=True)
+    _, inverse, counts = np.unique(
+        np.asarray(values, np.float64), return_inverse=True, return_counts=True
+    )
     mean_ranks: npt.NDArray[np.float64] = counts.cumsum() - (counts - 1) / 2
     return mean_ranks[inverse]

@@ -19,7 +19,9 @@ ROLES = {
     **dict.fromkeys(("user", "human", "prompter"), "user"),
     **dict.fromkeys(("assistant", "gpt", "model", "bot", "chatgpt"), "assistant"),
     **dict.fromkeys(("system", "developer"), "system"),
-    **dict.fromkeys(("tool", "function", "function_call", "function_response", "observation", "ipython"), "tool"),
+    **dict.fromkeys(
+        ("tool", "function", "function_call", "function_response", "observation", "ipython"), "tool"
+    ),
 }
 TEXTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
 SILENT = ("redacted_thinking", "tool_use", "tool_call", "tool_result", "refusal")
@@ -54,7 +56,11 @@ def conversation(messages: Any, name: str) -> Conversation:
 
     `name` is the column that holds the list.
     """
-    if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
+    if (
+        not isinstance(messages, list)
+        or not messages
+        or not all(isinstance(m, dict) for m in messages)
+    ):
         raise ValueError(f"`{name}` must be a list of messages")
     roles = [_role(message) for message in messages]
     if "user" not in roles:
@@ -192,7 +198,9 @@ def _content_parts(value: Any, where: str) -> Iterator[tuple[str, str]]:
             yield "text", entry
             continue
         if not isinstance(entry, dict):
-            raise ValueError(f"{where}: the content must be a string or a list of parts, not {value!r:.40}")
+            raise ValueError(
+                f"{where}: the content must be a string or a list of parts, not {value!r:.40}"
+            )
         kind = entry.get("type", "text")
         general_kind = str(kind).partition(".")[0]  # OpenRouter: `reasoning.text`
         if general_kind in ("thinking", "reasoning", "thought"):

@@ -39,7 +39,9 @@ def rows(path: Path) -> Iterator[tuple[str, bytes | Any]]:
     if is_hub(path):
         yield from _hub(path)
     elif path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(ENDINGS))
+        files = sorted(
+            file for file in path.rglob("*") if file.is_file() and file.name.endswith(ENDINGS)
+        )
         if not files:
             raise UserError(f"there is no file of traces in {path}", hint=NAMED)
         for file in files:
@@ -104,10 +106,14 @@ def _hub(path: Path) -> Iterator[tuple[str, Any]]:
         message = f"there is no file {path}, and reading it from the hub needs a package that isn't installed: datasets"
         raise UserError(message, hint=f"pip install datasets; or {NAMED}") from None
     try:
-        loaded = datasets.load_dataset(name, config, split=split, revision=revision, trust_remote_code=False)
+        loaded = datasets.load_dataset(
+            name, config, split=split, revision=revision, trust_remote_code=False
+        )
     except Exception as error:  # it raises errors of many kinds, most of them its own
         first_line = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise UserError(f"there is no file {path}, and the hub says: {first_line}", hint=NAMED) from None
+        raise UserError(
+            f"there is no file {path}, and the hub says: {first_line}", hint=NAMED
+        ) from None
     if isinstance(loaded, dict):
         splits = list(loaded)
         if "train" in splits:
@@ -115,7 +121,9 @@ def _hub(path: Path) -> Iterator[tuple[str, Any]]:
         elif len(splits) == 1:
             split = splits[0]
         else:
-            raise UserError(f"{path} has the splits {', '.join(splits)}", hint=f"name one: {path}:{splits[0]}")
+            raise UserError(
+                f"{path} has the splits {', '.join(splits)}", hint=f"name one: {path}:{splits[0]}"
+            )
         loaded = loaded[split]
     place = str(path)
     if ":" not in place:

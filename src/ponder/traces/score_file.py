@@ -166,7 +166,9 @@ class Scoring:
                 if not resumable:
                     message = "this line was not written by the same reward from the same file, so scoring can't resume"
                     hint = "-o names another file; or delete this one to score again"
-                    raise UserError(message, where=f"{self.out}:{len(self._written) + 1}", hint=hint)
+                    raise UserError(
+                        message, where=f"{self.out}:{len(self._written) + 1}", hint=hint
+                    )
                 if complete:
                     self._lines[key] = _Line(start, len(line), record["score"] is not None)
                     self._written.append(key)
@@ -264,13 +266,20 @@ def skipped_lines(source: TraceFile, limit: int = 5) -> list[str]:
 def check_output(source: Path, out: Path) -> None:
     """Raise `UserError` unless the source can be read twice and the output is another file."""
     if source.exists() and not (source.is_file() or source.is_dir()):
-        raise UserError(f"{source} is not a regular file", hint="traces are read twice: write them to a file first")
+        raise UserError(
+            f"{source} is not a regular file",
+            hint="traces are read twice: write them to a file first",
+        )
     if not is_hub(source) and out.resolve() == source.resolve():
-        raise UserError(f"{out} would be overwritten while it is read", hint="-o names another file")
+        raise UserError(
+            f"{out} would be overwritten while it is read", hint="-o names another file"
+        )
 
 
 def open_file(path: Path, mode: str) -> IO[bytes]:
     try:
         return path.open(mode)
     except OSError as error:
-        raise UserError(f"can't write {path}: {error.strerror}", hint="-o names another file") from None
+        raise UserError(
+            f"can't write {path}: {error.strerror}", hint="-o names another file"
+        ) from None

@@ -94,13 +94,15 @@ def _codec_split(trace: Trace) -> Split:
     name = str(trace.extra.get("codec", ""))
     task = str(trace.extra.get("task", ""))
     if not name:
-        message = f'trace {trace.id} has no key `codec`, which by = "task" needs to split its thinking'
-        hint = (
-            'add "codec", the model plugin that wrote it; or use by = "blank" or "sentence"; or give a list of `steps`'
+        message = (
+            f'trace {trace.id} has no key `codec`, which by = "task" needs to split its thinking'
         )
+        hint = 'add "codec", the model plugin that wrote it; or use by = "blank" or "sentence"; or give a list of `steps`'
         raise UserError(message, hint=hint)
     codec = plugins.codec(name, task)
     if codec is None:
         message = f"trace {trace.id}: model `{name}` has no codec for the task `{task}`"
-        raise UserError(message, hint='by = "blank" or "sentence"; or give the trace a list of `steps`')
+        raise UserError(
+            message, hint='by = "blank" or "sentence"; or give the trace a list of `steps`'
+        )
     return codec.split

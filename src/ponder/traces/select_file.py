@@ -68,7 +68,11 @@ class Selecting:
                     first_reward = reward
                 if reward != first_reward:
                     message = f"scores of two rewards can't be ranked together: `{first_reward}` and `{reward}`"
-                    raise UserError(message, where=str(self.source.path), hint="score the whole file with one of them")
+                    raise UserError(
+                        message,
+                        where=str(self.source.path),
+                        hint="score the whole file with one of them",
+                    )
             yield Scored(trace, score)
 
     def _write(self) -> None:
@@ -76,7 +80,10 @@ class Selecting:
         kept_traces = {kept.index: kept for kept in self.selection.kept}
         # Read in the order of the source and written in order of rank, through a file: texts may
         # not fit into memory.
-        with open_file(self.out, "wb") as file, tempfile.TemporaryFile(dir=self.out.parent) as spool:
+        with (
+            open_file(self.out, "wb") as file,
+            tempfile.TemporaryFile(dir=self.out.parent) as spool,
+        ):
             spans: dict[int, tuple[int, int]] = {}  # by rank: start and length of the line
             for index, trace in enumerate(self.source):
                 kept = kept_traces.get(index)

@@ -71,9 +71,14 @@ class Choice:
             if not 0 < fraction <= 1:
                 raise UserError(f"{name} must be above 0 and at most 1, not {fraction}")
         if not 0 <= self.tolerance < math.inf:
-            raise UserError(f"tolerance is a difference of two scores, not {self.tolerance}", hint="tolerance = 0.1")
+            raise UserError(
+                f"tolerance is a difference of two scores, not {self.tolerance}",
+                hint="tolerance = 0.1",
+            )
         if self.match_length and self.by != "reward":
-            raise UserError("match_length ranks by reward", hint="leave out match_length, or leave out `by`")
+            raise UserError(
+                "match_length ranks by reward", hint="leave out match_length, or leave out `by`"
+            )
 
     @property
     def needs_scores(self) -> bool:
@@ -177,7 +182,9 @@ class Selection:
             rows.append(row)
         if self.tied > 1 and self.scores:
             low, high = self.scores
-            rows.append(f"{self.tied:10,}  traces tie with the last one kept; kept scores: {low:.4g} to {high:.4g}")
+            rows.append(
+                f"{self.tied:10,}  traces tie with the last one kept; kept scores: {low:.4g} to {high:.4g}"
+            )
         if self.kept and self.with_length:
             score, rank = self.with_length
             row = f"{score:10.2f}  rank correlation of score and length"
@@ -222,7 +229,9 @@ def select(
 class Selector:
     """Takes traces one at a time, keeps no text, and then selects."""
 
-    def __init__(self, how: Choice, asked: Iterable[Problem] = (), folder: Path | None = None) -> None:
+    def __init__(
+        self, how: Choice, asked: Iterable[Problem] = (), folder: Path | None = None
+    ) -> None:
         evaluation_problems = list[Problem]()
         for name in how.without:
             evaluation_problems += problems(name, folder or Path())
@@ -232,7 +241,9 @@ class Selector:
         self._candidates: list[_Candidate] = []
 
     def add(self, scored: Scored) -> None:
-        self._candidates.append(_candidate(len(self._candidates), scored, self.how, self._evaluation))
+        self._candidates.append(
+            _candidate(len(self._candidates), scored, self.how, self._evaluation)
+        )
 
     def selection(self) -> Selection:
         """Rank the traces so far, and select from the ranking."""
@@ -245,7 +256,11 @@ class Selector:
                 candidate.length = float(candidate.tokens or 0)
         ranked = [candidate for candidate in candidates if not candidate.why]
         _rank(ranked, how)
-        dropped = [Dropped(candidate.index, candidate.id, candidate.why) for candidate in candidates if candidate.why]
+        dropped = [
+            Dropped(candidate.index, candidate.id, candidate.why)
+            for candidate in candidates
+            if candidate.why
+        ]
         kept, dropped_later = _keep(ranked, how)
         dropped += dropped_later
 
@@ -348,15 +363,21 @@ def _check(candidates: Sequence[_Candidate], how: Choice) -> None:
     if not candidates:
         raise UserError("there are no traces")
     if how.needs_scores and all(candidate.score is None for candidate in candidates):
-        raise UserError("no trace has a score", hint="ponder score FILE --reward NAME; or --by random")
+        raise UserError(
+            "no trace has a score", hint="ponder score FILE --reward NAME; or --by random"
+        )
     teachers = {candidate.teacher for candidate in candidates} - {""}
     if how.teacher and how.teacher not in teachers:
         hint = plugins.nearest(how.teacher, teachers) if teachers else "no trace names its teacher"
         raise UserError(f"no trace is by the teacher `{how.teacher}`", hint=hint)
     if how.per_teacher and not teachers:
-        raise UserError("no trace names its teacher", hint="per_teacher needs the key `teacher` in each record")
+        raise UserError(
+            "no trace names its teacher", hint="per_teacher needs the key `teacher` in each record"
+        )
     if how.per_topic and not any(candidate.topic for candidate in candidates):
-        raise UserError("no trace has a topic", hint="per_topic needs the key `topic` in each record")
+        raise UserError(
+            "no trace has a topic", hint="per_topic needs the key `topic` in each record"
+        )
 
 
 def _rank(ranked: list[_Candidate], how: Choice) -> None:
@@ -365,7 +386,9 @@ def _rank(ranked: list[_Candidate], how: Choice) -> None:
     if how.match_length:
         _match_lengths(ranked, how)
     # Problems come in random order; each candidate follows the better ones of its problem.
-    order = {candidate.problem: seed_from(how.seed, candidate.problem.hex()) for candidate in ranked}
+    order = {
+        candidate.problem: seed_from(how.seed, candidate.problem.hex()) for candidate in ranked
+    }
 
     def position(candidate: _Candidate) -> tuple[int, float, int | str, int]:
         tie_break = candidate.lot if how.by == "reward" else candidate.id
@@ -441,7 +464,11 @@ def _keep(ranked: Sequence[_Candidate], how: Choice) -> tuple[list[Kept], list[D
                 number, exact = copy
                 why = "duplicate" if exact else "near-duplicate"
                 original = kept[number].id
-        if not why and how.budget_tokens is not None and tokens + candidate.length > how.budget_tokens:
+        if (
+            not why
+            and how.budget_tokens is not None
+            and tokens + candidate.length > how.budget_tokens
+        ):
             why = "beyond the token budget"
             budget_reached = True
         if why:
@@ -453,7 +480,16 @@ def _keep(ranked: Sequence[_Candidate], how: Choice) -> tuple[list[Kept], list[D
         tokens += candidate.length
         reason = _reason(candidate, how, position, len(ranked))
         rank = len(kept) + 1
-        kept.append(Kept(candidate.index, candidate.id, rank, candidate.score, round(candidate.length), reason))
+        kept.append(
+            Kept(
+                candidate.index,
+                candidate.id,
+                rank,
+                candidate.score,
+                round(candidate.length),
+                reason,
+            )
+        )
     return kept, dropped
 
 
@@ -485,7 +521,9 @@ class _Limits:
 def _reason(candidate: _Candidate, how: Choice, position: int, count: int) -> str:
     """Return why a trace is kept."""
     if how.per_problem:
-        first = {"reward": "scores highest", "random": "is drawn", "all": "comes first"}.get(how.by, f"is {how.by}")
+        first = {"reward": "scores highest", "random": "is drawn", "all": "comes first"}.get(
+            how.by, f"is {how.by}"
+        )
         return f"{first} of its problem's traces"
     if how.match_length:
         return f"scores above {candidate.worth:.1%} of the traces of similar length"

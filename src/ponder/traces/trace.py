@@ -61,7 +61,9 @@ def trace_of(request: Request, thinking: str, answer: str, codec: str = "", **fi
 
     `codec` names the model plugin whose `codec` can split the thinking into steps and check them.
     """
-    question = "\n\n".join(message.content for message in request.messages if message.role == "user")
+    question = "\n\n".join(
+        message.content for message in request.messages if message.role == "user"
+    )
     extra = {"task": request.task.plugin_name(), "problem": request.problem}
     if codec:
         extra["codec"] = codec

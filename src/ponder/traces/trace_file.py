@@ -62,7 +62,9 @@ def _hint(error: str) -> str:
     return f"say which columns to read: --column thinking=NAME (docs/traces.md); or {skip}"
 
 
-def read(path: Path, bad: Literal["refuse", "skip"] = "refuse", columns: Mapping[str, str] | None = None) -> TraceFile:
+def read(
+    path: Path, bad: Literal["refuse", "skip"] = "refuse", columns: Mapping[str, str] | None = None
+) -> TraceFile:
     """Return the traces of a file.
 
     A malformed record raises `UserError` with its place, or is skipped and listed. `columns` names

@@ -1,1 +1,3 @@
-"""Training: the loop, samples to train on, the models that methods make, averages of weights, process rewards."""
+"""Training: the loop, samples to train on, the models that methods make, averages of weights,
+process rewards.
+"""

@@ -1,4 +1,5 @@
-"""Trains weights on examples for several epochs: what `sft`, `shortest` and `dpo` do once they have their examples.
+"""Trains weights on examples for several epochs: what `sft`, `shortest` and `dpo` do once they have
+their examples.
 
 `fit` trains with the loop of `training/loop.py`, or with TRL under `engine = "trl"`.
 """
@@ -11,18 +12,36 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
-from ponder.core import Model, Progress, Sampled, Source, TrainingProblems, UserError, WithWeights, require
+from ponder.core import (
+    Model,
+    Progress,
+    Sampled,
+    Source,
+    TrainingProblems,
+    UserError,
+    WithWeights,
+    require,
+)
 from ponder.models._gpu_memory import make_room
 from ponder.models._local_weights import own_dtype
 from ponder.models._torch_engine import load_anew, load_light
 from ponder.training import trl_engine
-from ponder.training.loop import Loss, Trainer, TrainingSettings, Unit, epoch_batch, likelihood, steps_per_epoch
+from ponder.training.loop import (
+    Loss,
+    Trainer,
+    TrainingSettings,
+    Unit,
+    epoch_batch,
+    likelihood,
+    steps_per_epoch,
+)
 from ponder.training.made_models import MakingRecord, local_weights, samples_file
 from ponder.training.rollouts import Rollouts, Sample, draw_problems, sampling_limit
 from ponder.training.weight_methods import Input
 from ponder.training.weights import convert
 
-# Returns a loss, and each unit with what the loss needs of it, such as its log-probabilities before training.
+# Returns a loss, and each unit with what the loss needs of it, such as its log-probabilities before
+# training.
 Objective: TypeAlias = Callable[[Trainer, Sequence[Unit]], tuple[Sequence[Unit], Loss]]
 
 
@@ -31,7 +50,8 @@ class EpochSettings(TrainingSettings):
     """The settings of a training that sees the same examples several times."""
 
     epochs: int = 2  # passes over the data
-    steps: int | None = None  # instead of epochs: this many steps, however much there is to train on
+    # instead of epochs: this many steps, however much there is to train on
+    steps: int | None = None
     batch: int = 32  # texts, or pairs of texts, per step
 
     trl_trainer: ClassVar[trl_engine.Kind] = "sft"
@@ -57,7 +77,8 @@ class SampleSettings(EpochSettings):
     problems: int = 1000  # to sample
     n: int = 8  # samples per problem
     temperature: float = 1.0  # of the samples
-    sampler: Model | None = None  # draws the samples instead of the model: for example its weights behind an endpoint
+    # draws the samples instead of the model: for example its weights behind an endpoint
+    sampler: Model | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,7 +95,8 @@ def fit(
     record: MakingRecord,
     over: Callable[[Sequence[Unit]], float] = len,
 ) -> Iterator[Progress]:
-    """Train weights on units and write them into a folder, resuming from a checkpoint that is there.
+    """Train weights on units and write them into a folder, resuming from a checkpoint that is
+    there.
 
     A step's summed losses are divided by what `over` returns.
     """
@@ -82,7 +104,9 @@ def fit(
     record.notes |= {"units": len(units), "steps": steps}
     if settings.engine == "trl":
         job = {"batch": settings.batch, "steps": steps, **settings.trl_job()}
-        training = trl_engine.on_units(settings.trl_trainer, settings.settings(), source, folder, units, **job)
+        training = trl_engine.on_units(
+            settings.trl_trainer, settings.settings(), source, folder, units, **job
+        )
         yield from training
         training.write(load_light(source), folder)
         training.bill(record)
@@ -112,8 +136,12 @@ def weights_to_train(model: Model, train_on: Sequence[TrainingProblems]) -> Sour
     return source._replace(folder=folder, revision="", dtype=dtype)
 
 
-def samples_of(settings: SampleSettings, train_on: Sequence[TrainingProblems], model: Model) -> Input:
-    """Return where the samples of a model are kept, who draws them, and the most that this may take."""
+def samples_of(
+    settings: SampleSettings, train_on: Sequence[TrainingProblems], model: Model
+) -> Input:
+    """Return where the samples of a model are kept, who draws them, and the most that this may
+    take.
+    """
     sampler = _sampler(settings, model)
     limit = partial(sampling_limit, sampler, train_on, settings.problems, settings.n, settings.seed)
     path = samples_file(sampler, train_on, settings.problems, settings.n, settings.seed)
@@ -127,11 +155,16 @@ def draw_samples(
     source: Source,
     record: MakingRecord,
 ) -> Generator[Progress, None, list[list[Sample]]]:
-    """Sample the model on training problems, unless the samples are there; return those of each problem."""
+    """Sample the model on training problems, unless the samples are there; return those of each
+    problem.
+    """
     problems = draw_problems(train_on, settings.problems, settings.seed)
-    tokenizer = load_light(source)  # without weights: the sampler may need the memory that they would take
+    # without weights: the sampler may need the memory that they would take
+    tokenizer = load_light(source)
     path = samples_of(settings, train_on, model).path
-    rollouts = Rollouts(_sampler(settings, model), tokenizer, problems, settings.n, settings.seed, path)
+    rollouts = Rollouts(
+        _sampler(settings, model), tokenizer, problems, settings.n, settings.seed, path
+    )
     yield from rollouts
     record.rollout_tokens += rollouts.tokens
     return rollouts.samples

@@ -1,7 +1,7 @@
 """A sampler that is given the weights of each iteration of a training.
 
-A LoRA adapter is served as it is where the sampler can do that (`vllm`), so that its weights stay; other samplers get
-the whole weights, with the adapter merged into them.
+A LoRA adapter is served as it is where the sampler can do that (`vllm`), so that its weights stay;
+other samplers get the whole weights, with the adapter merged into them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class FreshSampler:
             return
         try:
             yield from sampler.start(task)
-        except UserError as error:  # an architecture without LoRA in vLLM; whatever else is wrong will show again
+        except (
+            UserError
+        ) as error:  # an architecture without LoRA in vLLM; whatever else is wrong will show again
             self.served = f"merged weights, because the adapter can't be served: {error.what}"
         else:
             self.served = "adapter"

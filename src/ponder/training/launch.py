@@ -1,7 +1,9 @@
-"""Starts training processes under `accelerate launch`: how many, on which devices, and that none outlives Ponder.
+"""Starts training processes under `accelerate launch`: how many, on which devices, and that none
+outlives Ponder.
 
-Checked before anything starts, because accelerate itself is silent about it: `--cpu --num_processes 2` starts one
-process, FSDP and DeepSpeed are ignored on a CPU, and too few GPUs show only once every process has loaded its weights.
+Checked before anything starts, because accelerate itself is silent about it: `--cpu --num_processes
+2` starts one process, FSDP and DeepSpeed are ignored on a CPU, and too few GPUs show only once
+every process has loaded its weights.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ END_SECONDS = 20.0  # for the processes to end by themselves
 
 @dataclass(frozen=True)
 class Launch:
-    """How many processes, on which devices, and the accelerate config that says more, if there is one."""
+    """How many processes, on which devices, and the accelerate config that says more, if there is
+    one.
+    """
 
     processes: int
     cpu: bool
@@ -36,7 +40,9 @@ class Launch:
 
     @classmethod
     def of(cls, settings: Any, device: str) -> Launch:
-        """From the settings `launch` and `processes` of a training; raises `UserError` for what can't be started."""
+        """From the settings `launch` and `processes` of a training; raises `UserError` for what
+        can't be started.
+        """
         content: dict[str, Any] = {}
         if settings.launch is None:
             launch = cls(settings.processes, device == "cpu", None, settings.precision)
@@ -54,7 +60,10 @@ class Launch:
             elif content.get("distributed_type") in SHARDED:  # which a CPU can't do
                 fewer = f"num_processes: {there}" if there else "train on a machine with GPUs"
                 hint = f"{fewer}; or leave out `launch` to train in one process"
-            raise UserError(f"{where} needs {count(launch.processes, 'GPU')}, and this machine has {have}", hint=hint)
+            raise UserError(
+                f"{where} needs {count(launch.processes, 'GPU')}, and this machine has {have}",
+                hint=hint,
+            )
         return launch
 
     def command(self, folder: Path, module: str, *arguments: str) -> list[str]:
@@ -63,7 +72,8 @@ class Launch:
         Without a config of the user, or on a CPU instead of it, one is written to the folder."""
         config = self.config
         if config is None or self.cpu:
-            # On a CPU, several processes start only as MULTI_GPU; the environment then says that there is none.
+            # On a CPU, several processes start only as MULTI_GPU; the environment then says that
+            # there is none.
             kind = "MULTI_GPU" if self.processes > 1 else "NO"
             lines = {
                 "compute_environment": "LOCAL_MACHINE",
@@ -79,12 +89,20 @@ class Launch:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
         precision = "bf16" if self.precision == "bfloat16" else "no"
-        how = ["--config_file", str(config), "--main_process_port", port, "--mixed_precision", precision]
+        how = [
+            "--config_file",
+            str(config),
+            "--main_process_port",
+            port,
+            "--mixed_precision",
+            precision,
+        ]
         how += ["--log_dir", str(folder)]  # torchrun leaves a folder, in /tmp if none is named
         return [sys.executable, "-m", "accelerate.commands.launch", *how, "-m", module, *arguments]
 
     def environment(self, threads: int) -> dict[str, str]:
-        own = {"PYTHONSAFEPATH": "1"}  # a folder called `vllm` or `trl` where Ponder was started is not the package
+        # a folder called `vllm` or `trl` where Ponder was started is not the package
+        own = {"PYTHONSAFEPATH": "1"}
         own |= {"TOKENIZERS_PARALLELISM": "false", "TRL_EXPERIMENTAL_SILENCE": "1"}
         own |= {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": str(threads)} if self.cpu else {}
         return {**os.environ, **own}
@@ -105,7 +123,9 @@ def _config(path: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = yaml.safe_load(path.read_text("utf-8"))
     except OSError as error:
-        raise UserError(f"can't read the accelerate config {path}: {error.strerror}", hint=hint) from None
+        raise UserError(
+            f"can't read the accelerate config {path}: {error.strerror}", hint=hint
+        ) from None
     except (yaml.YAMLError, UnicodeError) as error:
         first = str(error).splitlines()[0]
         raise UserError(f"{path} is not YAML: {first}", hint=hint) from None
@@ -123,7 +143,9 @@ def _config(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def started(command: list[str], environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def started(
+    command: list[str], environment: Mapping[str, str], log: Path
+) -> Iterator[subprocess.Popen[bytes]]:
     """Processes that end with the block, and with this process however it ends.
 
     They hold the reading end of a pipe as standard input, see `end_with_parent`.
@@ -150,9 +172,11 @@ def started(command: list[str], environment: Mapping[str, str], log: Path) -> It
 
 
 def end_with_parent() -> None:
-    """End this process when its standard input does: the system closes that pipe however the parent ends.
+    """End this process when its standard input does: the system closes that pipe however the parent
+    ends.
 
-    Not PR_SET_PDEATHSIG, which follows the parent's thread and reaches the launcher, but not what the launcher started.
+    Not PR_SET_PDEATHSIG, which follows the parent's thread and reaches the launcher, but not what
+    the launcher started.
     """
 
     def wait() -> None:

@@ -2,13 +2,13 @@
 
 It has AdamW, warm-up, cosine decay, gradient clipping and accumulation.
 
-A step trains on units: one text, or a pair of a preferred and a rejected text. Units are sorted by length and split
-into micro-batches of at most `micro_tokens` tokens; the loss counts the reply alone. The same code runs on a CPU, on
-one GPU and, in a distributed environment of n processes, on n of them, each of which takes every n-th
-micro-batch. Ponder itself starts one process.
+A step trains on units: one text, or a pair of a preferred and a rejected text. Units are sorted by
+length and split into micro-batches of at most `micro_tokens` tokens; the loss counts the reply
+alone. The same code runs on a CPU, on one GPU and, in a distributed environment of n processes, on
+n of them, each of which takes every n-th micro-batch. Ponder itself starts one process.
 
-A training can be interrupted at any time. It resumes from its last checkpoint and ends with the same weights, because a
-step's batch depends on its number and the seed alone.
+A training can be interrupted at any time. It resumes from its last checkpoint and ends with the
+same weights, because a step's batch depends on its number and the seed alone.
 """
 
 from __future__ import annotations
@@ -68,27 +68,41 @@ class TrainingSettings:
 
     seed: int = 1  # of the order of the data, of samples and of a new adapter
     rate: float = 1e-5  # learning rate
-    micro_tokens: int = not_in_key(4096)  # tokens per forward pass, padding included: as many as memory allows
+    # tokens per forward pass, padding included: as many as memory allows
+    micro_tokens: int = not_in_key(4096)
     warm_up: float = 0.05  # fraction of the steps with a rising learning rate
     decay: bool = True  # lower the learning rate to 0 along a half cosine
     clip: float = 1.0  # largest norm of the gradient; 0: no clipping
     weight_decay: float = 0.0  # of AdamW
-    lora: int = 0  # rank of a low-rank adapter (LoRA, Hu et al. 2021), merged at the end; 0: train all weights
+    # rank of a low-rank adapter (LoRA, Hu et al. 2021), merged at the end; 0: train all weights
+    lora: int = 0
     precision: Literal["float32", "bfloat16"] = (
         "float32"  # of the forward pass; weights that are trained are in float32
     )
-    engine: Literal["ponder", "trl"] = "ponder"  # what trains: the loop here, or TRL under `accelerate launch`
-    launch: Path | None = not_in_key(None)  # TRL: an accelerate config, such as fsdp.yaml; it says how many processes
+    # what trains: the loop here, or TRL under `accelerate launch`
+    engine: Literal["ponder", "trl"] = "ponder"
+    # TRL: an accelerate config, such as fsdp.yaml; it says how many processes
+    launch: Path | None = not_in_key(None)
     processes: int = not_in_key(1)  # TRL: processes without such a config, one per GPU
-    args: dict[str, Any] = field(default_factory=dict)  # TRL: further arguments of its trainer, { use_vllm = true }
+    # TRL: further arguments of its trainer, { use_vllm = true }
+    args: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.rate <= 0 or min(self.micro_tokens, self.lora + 1) < 1 or not 0 <= self.warm_up <= 1:
-            raise UserError("rate must be above 0, micro_tokens at least 1, lora not negative, warm_up from 0 to 1")
+        if (
+            self.rate <= 0
+            or min(self.micro_tokens, self.lora + 1) < 1
+            or not 0 <= self.warm_up <= 1
+        ):
+            raise UserError(
+                "rate must be above 0, micro_tokens at least 1, lora not negative, warm_up from 0 to 1"
+            )
         if min(self.clip, self.weight_decay) < 0:
             raise UserError("clip and weight_decay can't be negative")
         if self.processes < 1:
-            raise UserError(f"processes must be at least 1, not {self.processes}", hint="one per GPU; default: 1")
+            raise UserError(
+                f"processes must be at least 1, not {self.processes}",
+                hint="one per GPU; default: 1",
+            )
         if self.processes > 1 and self.launch:
             what = "processes is not used with `launch`, whose file says how many"
             raise UserError(what, hint="remove one of the two")
@@ -97,13 +111,17 @@ class TrainingSettings:
 
     def settings(self) -> TrainingSettings:
         """Return these hyperparameters alone, for another process."""
-        return TrainingSettings(**{field.name: getattr(self, field.name) for field in fields(TrainingSettings)})
+        return TrainingSettings(
+            **{field.name: getattr(self, field.name) for field in fields(TrainingSettings)}
+        )
 
     def training_seed(self) -> int:
         return self.seed
 
     def source_to_train(self, source: Source) -> Source:
-        """Return the weights to train: in float32, in which small updates aren't lost, unless an adapter is trained."""
+        """Return the weights to train: in float32, in which small updates aren't lost, unless an
+        adapter is trained.
+        """
         return source if self.lora else source._replace(dtype="float32")
 
     def factor(self, step: int, steps: int) -> float:
@@ -115,16 +133,25 @@ class TrainingSettings:
 class Trainer:
     """A model with its optimizer, and its checkpoint in a folder."""
 
-    def __init__(self, loaded: Loaded, settings: TrainingSettings, folder: Path, temperature: float = 1.0) -> None:
+    def __init__(
+        self, loaded: Loaded, settings: TrainingSettings, folder: Path, temperature: float = 1.0
+    ) -> None:
         torch.manual_seed(settings.seed)
         self.accelerator = Accelerator(cpu=loaded.model.device.type == "cpu", mixed_precision="no")
-        self.loaded, self.settings, self.folder, self.temperature = loaded, settings, folder, temperature
+        self.loaded, self.settings, self.folder, self.temperature = (
+            loaded,
+            settings,
+            folder,
+            temperature,
+        )
         # Not train(): with dropout a step would depend on more than its number and the seed.
         self.plain: Any = loaded.model.eval()  # type: ignore[no-untyped-call]
         if settings.lora:
             from peft import LoraConfig, get_peft_model
 
-            adapter = LoraConfig(r=settings.lora, lora_alpha=2 * settings.lora, target_modules="all-linear")
+            adapter = LoraConfig(
+                r=settings.lora, lora_alpha=2 * settings.lora, target_modules="all-linear"
+            )
             self.plain = get_peft_model(loaded.model, adapter)
         self.model = self.accelerator.prepare_model(self.plain)
         self.step, self.tokens = 0, 0
@@ -156,7 +183,9 @@ class Trainer:
         """The log-probability of each reply, without gradients, for any number of units."""
         rows: list[list[float]] = [[] for _ in units]
         for indices in self._micro_batches(units):
-            for index, row in zip(indices, self.scores([units[i] for i in indices]).tolist(), strict=True):
+            for index, row in zip(
+                indices, self.scores([units[i] for i in indices]).tolist(), strict=True
+            ):
                 rows[index] = row
         self.tokens += _tokens(units)
         return rows
@@ -175,14 +204,19 @@ class Trainer:
         total, processes = 0.0, self.accelerator.num_processes
         micro_batches = self._micro_batches(units)
         own = micro_batches[self.accelerator.process_index :: processes]
-        idle = -(-len(micro_batches) // processes) - len(own)  # every process must take part in every backward pass
-        for weight, indices in [(1.0, indices) for indices in own] + [(0.0, micro_batches[0])] * idle:
+        # every process must take part in every backward pass
+        idle = -(-len(micro_batches) // processes) - len(own)
+        for weight, indices in [(1.0, indices) for indices in own] + [
+            (0.0, micro_batches[0])
+        ] * idle:
             batch = [units[i] for i in indices]
             part = weight * loss(self.scores(batch), batch) / over
             self._stop_unless_finite("loss", part)
             self.accelerator.backward(part * processes)  # accelerate averages over the processes
             total += part.item()
-        norm = self.accelerator.clip_grad_norm_(self.trainable().values(), self.settings.clip or math.inf)
+        norm = self.accelerator.clip_grad_norm_(
+            self.trainable().values(), self.settings.clip or math.inf
+        )
         self._stop_unless_finite("gradient", norm)
         return total
 
@@ -197,12 +231,22 @@ class Trainer:
     def _stop_unless_finite(self, what: str, number: Tensor) -> None:
         if not number.isfinite():
             path = self.folder / "training.pt"
-            kept = f"the last good weights are in {path}" if path.is_file() else "no weights have been saved yet"
+            kept = (
+                f"the last good weights are in {path}"
+                if path.is_file()
+                else "no weights have been saved yet"
+            )
             hint = f"lower `rate`, now {self.settings.rate:g}"
-            raise UserError(f"the {what} is {number.item()} at step {self.step + 1}; {kept}", hint=hint)
+            raise UserError(
+                f"the {what} is {number.item()} at step {self.step + 1}; {kept}", hint=hint
+            )
 
     def run(
-        self, steps: int, units: Callable[[int], Sequence[Unit]], loss: Loss, over: Callable[[Sequence[Unit]], float]
+        self,
+        steps: int,
+        units: Callable[[int], Sequence[Unit]],
+        loss: Loss,
+        over: Callable[[Sequence[Unit]], float],
     ) -> Iterator[Progress]:
         """Train up to step `steps`, with a checkpoint every `SAVE_SECONDS`."""
         first, began = self.step, time.monotonic()
@@ -215,7 +259,12 @@ class Trainer:
                 saved = time.monotonic()
             self._update(batch, self.settings.factor(self.step, steps))
             left = (time.monotonic() - began) / (self.step - first) * (steps - self.step)
-            yield {"step": self.step, "of": steps, "loss": round(value, 4), "seconds_left": round(left)}
+            yield {
+                "step": self.step,
+                "of": steps,
+                "loss": round(value, 4),
+                "seconds_left": round(left),
+            }
 
     def save(self, **more: Any) -> None:
         """Write a checkpoint: trainable weights, optimizer, counters, and `more`."""
@@ -223,7 +272,8 @@ class Trainer:
             return
         state = {
             "weights": {name: p.detach().cpu() for name, p in self.trainable().items()},
-            "optimiser": self.optimizer.state_dict(),  # spelled as in checkpoints that may be waiting to be resumed
+            # spelled as in checkpoints that may be waiting to be resumed
+            "optimiser": self.optimizer.state_dict(),
             "at": (self.step, self.tokens),
             **more,
         }
@@ -254,11 +304,18 @@ class Trainer:
             return
         if self.settings.lora:
             base = self.plain.get_base_model()
-            merged = {n.replace(".base_layer", ""): p for n, p in base.state_dict().items() if "lora_" not in n}
-            # Not peft's merge and unmerge: each rounds the weights, and length_rl writes the model many times.
+            merged = {
+                n.replace(".base_layer", ""): p
+                for n, p in base.state_dict().items()
+                if "lora_" not in n
+            }
+            # Not peft's merge and unmerge: each rounds the weights, and length_rl writes the model
+            # many times.
             for name, layer in base.named_modules():
                 if hasattr(layer, "get_delta_weight"):
-                    merged[f"{name}.weight"] = (layer.base_layer.weight + layer.get_delta_weight("default")).detach()
+                    merged[f"{name}.weight"] = (
+                        layer.base_layer.weight + layer.get_delta_weight("default")
+                    ).detach()
             base.save_pretrained(folder, state_dict=merged)
         else:
             self.plain.save_pretrained(folder)
@@ -275,7 +332,9 @@ def check_first_dpo_loss(loss: float, settings: TrainingSettings, dtype: str, hi
         tolerance = DPO_TOLERANCE_BF16
     if abs(loss - FIRST_DPO_LOSS) > tolerance:
         what = f"the first loss of dpo is {loss:.4g}, and must be {FIRST_DPO_LOSS:.4g} (ln 2)"
-        raise UserError(f"{what}: the reference has other weights than the model before training", hint=hint)
+        raise UserError(
+            f"{what}: the reference has other weights than the model before training", hint=hint
+        )
 
 
 def likelihood(scores: Tensor, units: Sequence[Unit]) -> Tensor:  # noqa: ARG001 every text counts alike
@@ -304,8 +363,12 @@ def epoch_batch(units: Sequence[Unit], batch: int, seed: int, step: int) -> list
     return order[position * batch :][:batch]
 
 
-def log_probabilities(model: Any, texts: Sequence[TokenExample], temperature: float = 1.0) -> Tensor:
-    """The log-probability of each reply, summed over its tokens, for a model that samples at a temperature."""
+def log_probabilities(
+    model: Any, texts: Sequence[TokenExample], temperature: float = 1.0
+) -> Tensor:
+    """The log-probability of each reply, summed over its tokens, for a model that samples at a
+    temperature.
+    """
     device = next(model.parameters()).device
     longest = max(map(len, texts))
     start = min(len(text.prompt) for text in texts)  # logits before it are not needed
@@ -316,7 +379,9 @@ def log_probabilities(model: Any, texts: Sequence[TokenExample], temperature: fl
         mask[row, : len(text)] = 1
         reply[row, len(text.prompt) : len(text)] = True
     ids, mask, reply = ids.to(device), mask.to(device), reply.to(device)
-    logits = model(input_ids=ids, attention_mask=mask, logits_to_keep=longest - start + 1, use_cache=False).logits
+    logits = model(
+        input_ids=ids, attention_mask=mask, logits_to_keep=longest - start + 1, use_cache=False
+    ).logits
     logits = logits[:, :-1].float() / temperature
     per_token = logits.gather(-1, ids[:, start:, None]).squeeze(-1) - logits.logsumexp(-1)
     total: Tensor = (per_token * reply[:, start:]).sum(-1)

@@ -1,8 +1,9 @@
-"""The models that methods make: where they are, what `made.json` says of them, and samples that methods share.
+"""The models that methods make: where they are, what `made.json` says of them, and samples that
+methods share.
 
-A made model is a folder in the Hugging Face format with `made.json` beside the weights: the method with its settings,
-the model it was made from, and the cost, including that of every model that went into it. Made models are in
-`$PONDER_MODELS`, or in `~/.cache/ponder/models`.
+A made model is a folder in the Hugging Face format with `made.json` beside the weights: the method
+with its settings, the model it was made from, and the cost, including that of every model that went
+into it. Made models are in `$PONDER_MODELS`, or in `~/.cache/ponder/models`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ class MakingRecord:
 
     def write(self, folder: Path, settings: Mapping[str, Any], source: Mapping[str, Any]) -> None:
         """Write `made.json`: with it, the model is complete."""
-        cost = {name: float(getattr(self, name)) for name in ("rollout_tokens", "training_tokens", "seconds")}
+        cost = {
+            name: float(getattr(self, name))
+            for name in ("rollout_tokens", "training_tokens", "seconds")
+        }
         made = {
             "recipe": settings,
             "from": source,
@@ -56,11 +60,13 @@ class MakingRecord:
 Build: TypeAlias = Callable[[Path, MakingRecord], Iterator[Progress]]
 
 
-def make_once(folder: Path, build: Build, complete: Callable[[Path, MakingRecord], None]) -> Iterator[Progress]:
+def make_once(
+    folder: Path, build: Build, complete: Callable[[Path, MakingRecord], None]
+) -> Iterator[Progress]:
     """Make what a folder is to hold, unless it is there; by one process at a time.
 
-    `build` writes into a working folder, which may hold what an interrupted build left there; `complete` then writes
-    `made.json`, and the folder is moved into place.
+    `build` writes into a working folder, which may hold what an interrupted build left there;
+    `complete` then writes `made.json`, and the folder is moved into place.
     """
     if (folder / "made.json").is_file():
         return
@@ -70,14 +76,17 @@ def make_once(folder: Path, build: Build, complete: Callable[[Path, MakingRecord
         what = f"another process is making {folder.name}"
         raise Held(what, hint="wait until it is done, then run again")
     try:
-        if not (folder / "made.json").is_file():  # another process may have made it since the look above
+        # another process may have made it since the look above
+        if not (folder / "made.json").is_file():
             yield from _make(folder, build, complete)
     finally:
         lock.close()
     folder.with_suffix(".lock").unlink(missing_ok=True)
 
 
-def _make(folder: Path, build: Build, complete: Callable[[Path, MakingRecord], None]) -> Iterator[Progress]:
+def _make(
+    folder: Path, build: Build, complete: Callable[[Path, MakingRecord], None]
+) -> Iterator[Progress]:
     work = folder.with_suffix(".part")
     work.mkdir(exist_ok=True)
     spent = work / "spent.json"
@@ -97,16 +106,22 @@ def _make(folder: Path, build: Build, complete: Callable[[Path, MakingRecord], N
 
 
 def write_card(source: Path, folder: Path) -> None:
-    """Write the card of weights that were made from others with a card: same model and task, new digest."""
+    """Write the card of weights that were made from others with a card: same model and task, new
+    digest.
+    """
     if (source / "card.json").is_file():
         card = json.loads((source / "card.json").read_text("utf-8"))
         same = {key: card[key] for key in ("name", "task") if key in card}
         weights = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-        (folder / "card.json").write_text(json.dumps({**same, "digest": weights}, indent=1) + "\n", "utf-8")
+        (folder / "card.json").write_text(
+            json.dumps({**same, "digest": weights}, indent=1) + "\n", "utf-8"
+        )
 
 
 def local_weights(model: Model, task: Task) -> Path:
-    """A folder with a model's weights as safetensors; weights from the hub or a GGUF file are converted first."""
+    """A folder with a model's weights as safetensors; weights from the hub or a GGUF file are
+    converted first.
+    """
     return as_folder(require(model, WithWeights).source(task))
 
 
@@ -115,7 +130,11 @@ def weights_folder(model: Model, task: Task) -> Path:
     return copy_of(require(model, WithWeights).source(task))
 
 
-def samples_file(model: Model, train_on: Sequence[TrainingProblems], problems: int, n: int, seed: int) -> Path:
-    """Where a model's samples are kept, so that methods that train on the same samples draw them once."""
+def samples_file(
+    model: Model, train_on: Sequence[TrainingProblems], problems: int, n: int, seed: int
+) -> Path:
+    """Where a model's samples are kept, so that methods that train on the same samples draw them
+    once.
+    """
     key = digest(model.identity(), [p.identity() for p in train_on], problems, n, seed).hex()
     return models_folder() / f"samples-{key[:20]}.json"

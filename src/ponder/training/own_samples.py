@@ -1,9 +1,11 @@
-"""Trains a reward on samples of the model whose answers it will pick: drawn, labelled by the task, then learned.
+"""Trains a reward on samples of the model whose answers it will pick: drawn, labelled by the task,
+then learned.
 
-A reward that was trained on other errors than a model makes can't find them. So this one sees the model's own: several
-samples of each training problem, without duplicates. The task says whether an answer is right, and the codec of the
-model, if it has one, which steps are. Without step labels only the trajectory's head is trained. Training starts from
-the model's own weights (or from `start`), which already know which token should come next.
+A reward that was trained on other errors than a model makes can't find them. So this one sees the
+model's own: several samples of each training problem, without duplicates. The task says whether an
+answer is right, and the codec of the model, if it has one, which steps are. Without step labels
+only the trajectory's head is trained. Training starts from the model's own weights (or from
+`start`), which already know which token should come next.
 """
 
 from __future__ import annotations
@@ -44,7 +46,13 @@ from ponder.training.made_models import (
     write_card,
 )
 from ponder.training.reward import RewardSettings, check_engine, train
-from ponder.training.rollouts import Rollouts, Sample, TrainingProblem, draw_problems, sampling_limit
+from ponder.training.rollouts import (
+    Rollouts,
+    Sample,
+    TrainingProblem,
+    draw_problems,
+    sampling_limit,
+)
 
 DEFAULTS: Mapping[str, Any] = {"targets": "labels", "loss": "cross-entropy"}  # labels are exact
 
@@ -80,7 +88,9 @@ class OwnSamples:
                 require(model, WithWeights).source(task)
             except UserError as error:
                 hint = 'start = "org/name": a small language model to train'
-                raise UserError(f"{error.what}, which a reward could be trained from", hint=hint) from None
+                raise UserError(
+                    f"{error.what}, which a reward could be trained from", hint=hint
+                ) from None
 
     def sampling_limits(self, model: Model) -> dict[Path, Limit]:
         """The most that its samples may take, as `Prepared.sampling_limits`."""
@@ -88,7 +98,16 @@ class OwnSamples:
         kept = self._kept(sampler)
         if (self.folder(model) / "made.json").is_file() or kept.is_file():
             return {}
-        return {kept: partial(sampling_limit, sampler, self.train_on, self.reward.problems, self.reward.n, self.seed)}
+        return {
+            kept: partial(
+                sampling_limit,
+                sampler,
+                self.train_on,
+                self.reward.problems,
+                self.reward.n,
+                self.seed,
+            )
+        }
 
     def samplers(self, model: Model) -> tuple[Model, ...]:
         """Return the model that its samples are drawn from, as `Prepared.samplers`."""
@@ -106,13 +125,17 @@ class OwnSamples:
     def make(self, model: Model) -> Iterator[Progress]:
         """Draw the samples and train, unless that is done."""
         if not self.train_on:
-            raise UserError("a reward needs problems to train on", hint="add a [[train]] to the study")
+            raise UserError(
+                "a reward needs problems to train on", hint="add a [[train]] to the study"
+            )
         self.check(model, self.train_on[0].task)
         sources = {str(self._start(model, problems.task)[0]) for problems in self.train_on}
         if len(sources) > 1:
             what = f"{model.title()} has different weights for its tasks, and one reward is trained"
             raise UserError(what, hint="give [[train]] one task only")
-        for progress in make_once(self.folder(model), partial(self._build, model), partial(self._complete, model)):
+        for progress in make_once(
+            self.folder(model), partial(self._build, model), partial(self._complete, model)
+        ):
             yield {"reward": self.reward.title(), **progress}
 
     def made(self, model: Model) -> Trained:
@@ -120,7 +143,9 @@ class OwnSamples:
         return replace(self.reward, start="", sampler=None, training={}, id=str(self.folder(model)))
 
     def cost(self, model: Model) -> dict[str, float]:
-        """What making it took: `rollout_tokens`, `training_tokens` and `seconds` of CPU, and what was measured."""
+        """What making it took: `rollout_tokens`, `training_tokens` and `seconds` of CPU, and what
+        was measured.
+        """
         return making_cost(self.folder(model))
 
     def _start(self, model: Model, task: Task) -> tuple[Path | str, str]:
@@ -137,8 +162,12 @@ class OwnSamples:
         reading = reader(self.reward, str(weights), codec) or _plain(self.reward, str(weights))
         problems = draw_problems(self.train_on, self.reward.problems, self.seed)
         sampler = self.reward.sampler or model
-        source = Source(Path(weights), reading.revision, reading.dtype, reading.device, reading.threads, codec)
-        rollouts = Rollouts(sampler, load_light(source), problems, self.reward.n, self.seed, self._kept(sampler))
+        source = Source(
+            Path(weights), reading.revision, reading.dtype, reading.device, reading.threads, codec
+        )
+        rollouts = Rollouts(
+            sampler, load_light(source), problems, self.reward.n, self.seed, self._kept(sampler)
+        )
         yield from rollouts
         record.rollout_tokens += rollouts.tokens
         traces = list(distinct(problems, rollouts.samples, sampler, self.cut))
@@ -146,11 +175,15 @@ class OwnSamples:
         yield {"samples": len(problems) * self.reward.n, "distinct": len(traces)}
         yield from train(reading, traces, folder, self.settings(), record=record)
 
-    def _note(self, samples: Sequence[Sequence[Sample]], traces: Sequence[Steps], record: MakingRecord) -> None:
+    def _note(
+        self, samples: Sequence[Sequence[Sample]], traces: Sequence[Steps], record: MakingRecord
+    ) -> None:
         right = sum(bool(trace.facts["correct"]) for trace in traces)
         if right in (0, len(traces)):
             what = f"all {len(traces)} distinct samples are {'right' if right else 'wrong'}: there is nothing to learn"
-            raise UserError(what, hint="train on other sizes ([[train]]), or sample at a higher temperature")
+            raise UserError(
+                what, hint="train on other sizes ([[train]]), or sample at a higher temperature"
+            )
         record.measures |= {"distinct_samples": len(traces), "distinct_right": right / len(traces)}
         record.notes["samples"] = sum(map(len, samples))
 
@@ -161,9 +194,14 @@ class OwnSamples:
 
 
 def distinct(
-    problems: Sequence[TrainingProblem], samples: Sequence[Sequence[Sample]], sampler: Model, cut: By
+    problems: Sequence[TrainingProblem],
+    samples: Sequence[Sequence[Sample]],
+    sampler: Model,
+    cut: By,
 ) -> Iterator[Steps]:
-    """The samples as labelled traces, each text once per problem: what is written most often would count most."""
+    """The samples as labelled traces, each text once per problem: what is written most often would
+    count most.
+    """
     for one, drawn in zip(problems, samples, strict=True):
         seen = set[tuple[str, str]]()
         for sample in drawn:

@@ -1,9 +1,11 @@
-"""Trains a process reward on any causal language model: one head scores each step, another the whole trajectory.
+"""Trains a process reward on any causal language model: one head scores each step, another the
+whole trajectory.
 
-After ReasonFlux-PRM (Zou et al. 2025, arXiv 2506.18896): the squared error of each step's score, averaged over the
-steps of a trace, plus that of the trajectory's score, each with its weight. Where labels are true or false, the
-cross-entropy (`loss`) learns the same faster. Traces are tokenized by the reward that will score them, so that training
-and scoring can't differ; a trace longer than the window is split into the rows that it would be scored in.
+After ReasonFlux-PRM (Zou et al. 2025, arXiv 2506.18896): the squared error of each step's score,
+averaged over the steps of a trace, plus that of the trajectory's score, each with its weight. Where
+labels are true or false, the cross-entropy (`loss`) learns the same faster. Traces are tokenized by
+the reward that will score them, so that training and scoring can't differ; a trace longer than the
+window is split into the rows that it would be scored in.
 """
 
 from __future__ import annotations
@@ -25,10 +27,26 @@ from ponder.core import Progress, Reward, Source, Steps, UserError
 from ponder.core.settings import from_table
 from ponder.models._gpu_memory import make_room
 from ponder.models._torch_engine import Loaded, load_anew, load_light
-from ponder.rewards._weights import HEADS, WINDOW, Row, SafeTokenizer, Weighted, read_states, windows
+from ponder.rewards._weights import (
+    HEADS,
+    WINDOW,
+    Row,
+    SafeTokenizer,
+    Weighted,
+    read_states,
+    windows,
+)
 from ponder.rewards.oracle import Oracle
 from ponder.training import trl_engine
-from ponder.training.loop import Loss, TokenExample, Trainer, TrainingSettings, Unit, epoch_batch, steps_per_epoch
+from ponder.training.loop import (
+    Loss,
+    TokenExample,
+    Trainer,
+    TrainingSettings,
+    Unit,
+    epoch_batch,
+    steps_per_epoch,
+)
 from ponder.training.made_models import MakingRecord
 from ponder.training.targets import Target, Targets
 from ponder.training.weights import convert
@@ -48,8 +66,14 @@ class RewardSettings(TrainingSettings, Targets):
     def __post_init__(self) -> None:
         TrainingSettings.__post_init__(self)
         Targets.__post_init__(self)
-        if min(self.epochs, self.batch) < 1 or min(self.step_weight, self.trajectory_weight) < 0 or self.head_rate <= 0:
-            raise UserError("epochs and batch must be at least 1, head_rate above 0, and neither weight negative")
+        if (
+            min(self.epochs, self.batch) < 1
+            or min(self.step_weight, self.trajectory_weight) < 0
+            or self.head_rate <= 0
+        ):
+            raise UserError(
+                "epochs and batch must be at least 1, head_rate above 0, and neither weight negative"
+            )
         if self.lora:
             raise UserError("a reward is trained with all of its weights", hint="lora = 0")
 
@@ -94,7 +118,10 @@ class RewardTrainer(Trainer):
         heads = list(self.plain.heads.parameters())
         rest = list(self.plain.states.parameters())
         assert isinstance(self.settings, RewardSettings)
-        return [{"params": rest, "rate": self.settings.rate}, {"params": heads, "rate": self.settings.head_rate}]
+        return [
+            {"params": rest, "rate": self.settings.rate},
+            {"params": heads, "rate": self.settings.head_rate},
+        ]
 
     def scores(self, units: Sequence[Unit]) -> Tensor:
         """The logits of the two heads at every place."""
@@ -112,18 +139,25 @@ def train(
     quality: Reward | None = None,
     record: MakingRecord | None = None,
 ) -> Iterator[Progress]:
-    """Train a reward on the model that `reader` names, into a folder; an interrupted training resumes.
+    """Train a reward on the model that `reader` names, into a folder; an interrupted training
+    resumes.
 
-    `quality` scores each step for the targets; by default the traces' own labels do. The cost is added to `record`; if
-    there is none, `made.json` is written.
+    `quality` scores each step for the targets; by default the traces' own labels do. The cost is
+    added to `record`; if there is none, `made.json` is written.
     """
     began, own = time.process_time(), record or MakingRecord(notes={"traces": len(traces)})
     source = Source(Path(reader.id), reader.revision, reader.dtype, reader.device, reader.threads)
     check_engine(settings, source.device)
     targets = settings.of(traces, quality or Oracle(of=reader.of))
     make_room(source.device)
-    loaded = load_anew(settings.source_to_train(source)) if settings.engine == "ponder" else load_light(source)
-    window = reader.window or getattr(loaded.model.config, "max_position_embeddings", None) or WINDOW
+    loaded = (
+        load_anew(settings.source_to_train(source))
+        if settings.engine == "ponder"
+        else load_light(source)
+    )
+    window = (
+        reader.window or getattr(loaded.model.config, "max_position_embeddings", None) or WINDOW
+    )
     rows = units(reader, SafeTokenizer(loaded.tokenizer), traces, targets, window)
     if not rows:
         hint = "give the traces `labels` or `correct`, or name a reward that judges their steps"
@@ -138,13 +172,21 @@ def train(
         training.bill(own)
     else:
         torch.manual_seed(settings.seed)
-        trainer = RewardTrainer(Scorer(reader.states(loaded.model), loaded.model.device), settings, folder)
+        trainer = RewardTrainer(
+            Scorer(reader.states(loaded.model), loaded.model.device), settings, folder
+        )
         trainer.resume()
         yield from trainer.run(
-            steps, lambda step: epoch_batch(rows, settings.batch, settings.seed, step), joint_loss(settings), len
+            steps,
+            lambda step: epoch_batch(rows, settings.batch, settings.seed, step),
+            joint_loss(settings),
+            len,
         )
         heads = trainer.plain.heads.state_dict()
-        save_file({name: weight.detach().cpu().contiguous() for name, weight in heads.items()}, folder / HEADS)
+        save_file(
+            {name: weight.detach().cpu().contiguous() for name, weight in heads.items()},
+            folder / HEADS,
+        )
         loaded.tokenizer.save_pretrained(folder)
         loaded.model.save_pretrained(folder)
         convert(folder, source.dtype)
@@ -172,12 +214,22 @@ def settings(start: str, table: Mapping[str, Any]) -> tuple[Weighted, RewardSett
 
 
 def units(
-    reader: Weighted, tokenizer: SafeTokenizer, traces: Sequence[Steps], targets: Sequence[Target], window: int
+    reader: Weighted,
+    tokenizer: SafeTokenizer,
+    traces: Sequence[Steps],
+    targets: Sequence[Target],
+    window: int,
 ) -> list[Unit]:
     """The rows of all traces with a known target."""
-    pairs = [(trace, target) for trace, target in zip(traces, targets, strict=True) if trace.part(reader.of)]
+    pairs = [
+        (trace, target)
+        for trace, target in zip(traces, targets, strict=True)
+        if trace.part(reader.of)
+    ]
     units = []
-    for (_, target), reading in zip(pairs, reader.read(tokenizer, [trace for trace, _ in pairs]), strict=True):
+    for (_, target), reading in zip(
+        pairs, reader.read(tokenizer, [trace for trace, _ in pairs]), strict=True
+    ):
         rows = [] if isinstance(reading, str) else list(windows(reading, window, reader.context))
         known, first = np.isfinite(target.steps), 0
         for row in rows:
@@ -186,7 +238,11 @@ def units(
             steps = torch.tensor(np.nan_to_num(target.steps[own]), dtype=torch.float32)
             trajectory = target.trajectory if row is rows[-1] else np.nan
             if known[own].any() or np.isfinite(trajectory):
-                units.append(Unit((TokenExample(row.tokens, ()),), RowTarget(row, steps, weights, trajectory)))
+                units.append(
+                    Unit(
+                        (TokenExample(row.tokens, ()),), RowTarget(row, steps, weights, trajectory)
+                    )
+                )
     return units
 
 
@@ -202,7 +258,8 @@ def joint_loss(settings: RewardSettings) -> Loss:
         targets: list[RowTarget] = [unit.data for unit in batch]
         device = scores.device
         steps, weights = (
-            torch.cat(part).to(device) for part in zip(*((t.steps, t.weights) for t in targets), strict=True)
+            torch.cat(part).to(device)
+            for part in zip(*((t.steps, t.weights) for t in targets), strict=True)
         )
         ends = torch.tensor([len(target.steps) for target in targets], device=device).cumsum(0) - 1
         whole = torch.tensor([target.trajectory for target in targets], device=device)

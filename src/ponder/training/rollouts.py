@@ -1,7 +1,8 @@
-"""Samples to train on: a model's graded replies to training problems, several per problem, drawn concurrently.
+"""Samples to train on: a model's graded replies to training problems, several per problem, drawn
+concurrently.
 
-Any model can be sampled, an endpoint too. A model in this process or behind vLLM gives its tokens as it wrote them; the
-text of any other model is tokenized again.
+Any model can be sampled, an endpoint too. A model in this process or behind vLLM gives its tokens
+as it wrote them; the text of any other model is tokenized again.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ class Sample:
         return len(self.text.said)
 
 
-def draw_problems(train_on: Sequence[TrainingProblems], number: int, seed: int) -> list[TrainingProblem]:
+def draw_problems(
+    train_on: Sequence[TrainingProblems], number: int, seed: int
+) -> list[TrainingProblem]:
     """This many problems in all, from each task and size in turn; fewer if there are no more."""
     drawn: list[TrainingProblem] = []
     sources = [(problems.task, problems.problems(seed)) for problems in train_on]
@@ -74,7 +77,9 @@ def draw_problems(train_on: Sequence[TrainingProblems], number: int, seed: int) 
             if (problem := next(problems, None)) is None:
                 sources.remove(source)
             elif len(problem.turns) > 1:
-                raise UserError("methods train on problems of one turn", hint="per_turn = 0 under [[train]]")
+                raise UserError(
+                    "methods train on problems of one turn", hint="per_turn = 0 under [[train]]"
+                )
             elif len(drawn) < number:
                 drawn.append(TrainingProblem(task, problem))
     if not drawn:
@@ -93,8 +98,9 @@ def sampling_limit(
 ) -> Spend | None:
     """The most that a model's samples may take, `n` per problem; None if a reply has no limit.
 
-    Prompts may be as long as the longest of the first problems. With prices, the tokens stand in `reward_tokens` and
-    their price in `reward_cost`, because another model of the study has other prices.
+    Prompts may be as long as the longest of the first problems. With prices, the tokens stand in
+    `reward_tokens` and their price in `reward_cost`, because another model of the study has other
+    prices.
     """
     number = problems
     if all(on.task.fixed() is not None for on in train_on):  # then there may be fewer
@@ -107,10 +113,11 @@ def sampling_limit(
 
 
 class Rollouts:
-    """`n` samples of a model per problem. Iterate over it to draw them, with progress; then read `samples`.
+    """`n` samples of a model per problem. Iterate over it to draw them, with progress; then read
+    `samples`.
 
-    Each reply is written to a file as it arrives, so that a preparation that was interrupted, or that stopped at a cap,
-    resumes with what was paid for.
+    Each reply is written to a file as it arrives, so that a preparation that was interrupted, or
+    that stopped at a cap, resumes with what was paid for.
     """
 
     def __init__(
@@ -133,7 +140,10 @@ class Rollouts:
             replies = self._resumed()
             with self._replies_file.open("ab") as file:
                 yield from self._draw(replies, file)
-            samples = [[self._sample(p, replies[p, n]) for n in range(self._n)] for p in range(len(self._problems))]
+            samples = [
+                [self._sample(p, replies[p, n]) for n in range(self._n)]
+                for p in range(len(self._problems))
+            ]
             new = self._kept.with_suffix(f".{os.getpid()}")
             new.write_bytes(msgspec.json.encode(samples))
             new.replace(self._kept)
@@ -147,7 +157,9 @@ class Rollouts:
         return self._kept.with_name(f"{self._kept.stem}.{digest(*asked).hex()[:12]}.replies")
 
     def _resumed(self) -> dict[tuple[int, int], Completion]:
-        """Return the replies that an interrupted preparation has left, without a last line that was cut."""
+        """Return the replies that an interrupted preparation has left, without a last line that was
+        cut.
+        """
         replies: dict[tuple[int, int], Completion] = {}
         if not self._replies_file.is_file():
             return replies
@@ -159,7 +171,9 @@ class Rollouts:
             replies[p, n] = reply
         return replies
 
-    def _draw(self, replies: dict[tuple[int, int], Completion], file: BinaryIO) -> Iterator[Progress]:
+    def _draw(
+        self, replies: dict[tuple[int, int], Completion], file: BinaryIO
+    ) -> Iterator[Progress]:
         """Ask for every reply that is not there; reports progress about once per second."""
 
         async def begin() -> set[asyncio.Task[None]]:
@@ -174,9 +188,13 @@ class Rollouts:
                 try:
                     reply = await complete(self._model, problem.request(seed, self._budget))
                 except ModelFailure as failure:  # after the model's own retries
-                    raise UserError(f"sampling {self._model.title()} failed: {failure}", hint="run again") from None
+                    raise UserError(
+                        f"sampling {self._model.title()} failed: {failure}", hint="run again"
+                    ) from None
                 replies[p, n] = reply
-                file.write(msgspec.json.encode((p, n, replace(reply, measures={}, step_scores=()))) + b"\n")
+                file.write(
+                    msgspec.json.encode((p, n, replace(reply, measures={}, step_scores=()))) + b"\n"
+                )
                 file.flush()
 
         server = server_of(self._model)
@@ -200,13 +218,22 @@ class Rollouts:
     def _sample(self, p: int, reply: Completion) -> Sample:
         """A graded sample; one that reached its token limit is wrong."""
         problem = self._problems[p]
-        right = grade_turns(problem.task, problem.problem, [reply.answer]).correct and reply.stop == "end"
-        tokens, prompt = reply.tokens or self._loaded.encode(reply), self._loaded.prompt(problem.request())
+        right = (
+            grade_turns(problem.task, problem.problem, [reply.answer]).correct
+            and reply.stop == "end"
+        )
+        tokens, prompt = (
+            reply.tokens or self._loaded.encode(reply),
+            self._loaded.prompt(problem.request()),
+        )
         if reply.prompt and [*reply.prompt] != prompt:
-            # Training on them would raise the probability of replies to another prompt than the one that was asked.
+            # Training on them would raise the probability of replies to another prompt than the one
+            # that was asked.
             asked = f"{list(reply.prompt[:8])}…, but the weights to train read {prompt[:8]}…"
             what = f"{self._model.title()} read a prompt as {asked}"
-            raise UserError(what, hint="the sampler must have the tokenizer and the chat template of the model")
+            raise UserError(
+                what, hint="the sampler must have the tokenizer and the chat template of the model"
+            )
         return Sample(TokenExample(prompt, tokens), right, reply.thinking, reply.answer)
 
     @property

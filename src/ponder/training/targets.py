@@ -1,20 +1,26 @@
-"""The targets that a process reward is trained on: alignment, quality and coherence of each step, combined.
+"""The targets that a process reward is trained on: alignment, quality and coherence of each step,
+combined.
 
 After ReasonFlux-PRM (Zou et al. 2025, arXiv 2506.18896), as far as it is published:
 
-- alignment: the cosine similarity of a thinking step and the step of the answer that it is aligned with;
-- quality: a judge's score; here the true labels where the trace or its task has them, or any reward;
-- coherence: how much more similar a step is to the one before it (the first: to the question) than steps of other
+- alignment: the cosine similarity of a thinking step and the step of the answer that it is aligned
+  with;
+- quality: a judge's score; here the true labels where the trace or its task has them, or any
+  reward;
+- coherence: how much more similar a step is to the one before it (the first: to the question) than
+  steps of other
   traces are, as a log-ratio at a temperature;
 - the target is the mean of the three, weighted with their softmax.
 
-As published, the three enter the softmax unscaled. Then r = Σ w·r has the slope w(1 + r_k - r) in component k, which is
-negative where r_k is more than 1 below the mean: with alignment 0.7 and quality 0.8, a coherence of -2 gives 0.667 and
-one of -0.5 gives 0.596, so the less coherent step gets the higher target. Scaled to [0, 1] first, as here by default,
-the slope is never negative; `published` keeps the published form. A component that is unknown for a step (no answer to
-align with, no label) is left out of its mean. The target of the trajectory is the fraction of right answers that a
-policy gives when it follows the trace's template, if the trace has it (`template_accuracy`, or `template_answers` and a
-gold answer); else whether its own answer is right.
+As published, the three enter the softmax unscaled. Then r = Σ w·r has the slope w(1 + r_k - r) in
+component k, which is negative where r_k is more than 1 below the mean: with alignment 0.7 and
+quality 0.8, a coherence of -2 gives 0.667 and one of -0.5 gives 0.596, so the less coherent step
+gets the higher target. Scaled to [0, 1] first, as here by default, the slope is never negative;
+`published` keeps the published form. A component that is unknown for a step (no answer to align
+with, no label) is left out of its mean. The target of the trajectory is the fraction of right
+answers that a policy gives when it follows the trace's template, if the trace has it
+(`template_accuracy`, or `template_answers` and a gold answer); else whether its own answer is
+right.
 """
 
 from __future__ import annotations
@@ -48,9 +54,12 @@ class Target:
 class Targets:
     """How targets are computed."""
 
-    targets: Literal["mixed", "labels"] = "mixed"  # all three components; or quality alone, where labels are exact
-    published: bool = False  # combine the components unscaled, as published, not scaled to [0, 1] first
-    alignment: Literal["monotone", "best"] = "monotone"  # steps aligned in order, or each with its most similar step
+    # all three components; or quality alone, where labels are exact
+    targets: Literal["mixed", "labels"] = "mixed"
+    # combine the components unscaled, as published, not scaled to [0, 1] first
+    published: bool = False
+    # steps aligned in order, or each with its most similar step
+    alignment: Literal["monotone", "best"] = "monotone"
     tau: float = 0.1  # temperature of coherence
     others: int = 16  # steps of other traces that each step is compared with
     seed: int = 1  # of the choice of those steps
@@ -59,7 +68,9 @@ class Targets:
         if self.tau <= 0 or self.others < 1:
             raise UserError("tau must be above 0, and others at least 1")
 
-    def of(self, traces: Sequence[Steps], quality: Reward, encoder: Encoder = hashed) -> list[Target]:
+    def of(
+        self, traces: Sequence[Steps], quality: Reward, encoder: Encoder = hashed
+    ) -> list[Target]:
         """The targets of each trace: of the steps that `quality` scores, and of the trajectory."""
         rated = quality.score(traces)
         self._check(traces, rated)
@@ -70,8 +81,12 @@ class Targets:
         ]
 
     def _check(self, traces: Sequence[Steps], rated: Sequence[Scores]) -> None:
-        """Raise `UserError` if nothing says which trace or step is right: similarity alone teaches no such thing."""
-        if any(scores.steps for scores in rated) or any(math.isfinite(trajectory(t)) for t in traces):
+        """Raise `UserError` if nothing says which trace or step is right: similarity alone teaches
+        no such thing.
+        """
+        if any(scores.steps for scores in rated) or any(
+            math.isfinite(trajectory(t)) for t in traces
+        ):
             return
         whys = Counter(scores.why for scores in rated if scores.why).most_common(1)
         what = f"no trace has a label to train on{f': {whys[0][0]}' if whys else ''}"
@@ -84,7 +99,12 @@ class Targets:
         return random.Random(seed_from("others", self.seed)).sample(steps, min(POOL, len(steps)))
 
     def _steps(
-        self, trace: Steps, scores: Scores, of: Part, pool: Sequence[tuple[str, str]], encoder: Encoder
+        self,
+        trace: Steps,
+        scores: Scores,
+        of: Part,
+        pool: Sequence[tuple[str, str]],
+        encoder: Encoder,
     ) -> Floats:
         count = len(trace.part(of))
         quality = np.array(scores.steps, np.float64) if scores.steps else np.full(count, math.nan)
@@ -103,7 +123,9 @@ class Targets:
 def aligned_steps(
     trace: Steps, of: Part, how: Literal["monotone", "best"] = "monotone", encoder: Encoder = hashed
 ) -> Floats:
-    """Each thinking step's similarity to the answer step it is aligned with; NaN for the answer's own steps."""
+    """Each thinking step's similarity to the answer step it is aligned with; NaN for the answer's
+    own steps.
+    """
     thinking = trace.thinking if of != "answer" else ()
     aligned = np.full(len(trace.part(of)), math.nan)
     if thinking and trace.answer:
@@ -112,8 +134,12 @@ def aligned_steps(
     return aligned
 
 
-def coherence(trace: Steps, of: Part, others: Sequence[str], tau: float, encoder: Encoder = hashed) -> Floats:
-    """The log-ratio of each step's similarity to the step before it and that of other traces' steps to it."""
+def coherence(
+    trace: Steps, of: Part, others: Sequence[str], tau: float, encoder: Encoder = hashed
+) -> Floats:
+    """The log-ratio of each step's similarity to the step before it and that of other traces' steps
+    to it.
+    """
     steps = trace.part(of)
     if not others or not steps:
         return np.full(len(steps), math.nan)
@@ -125,18 +151,24 @@ def coherence(trace: Steps, of: Part, others: Sequence[str], tau: float, encoder
 
 
 def _logistic(ratio: Floats, others: int) -> Floats:
-    """Scaled to [0, 1]; 0.5 where a step is as similar to the one before it as other traces' steps are on average."""
+    """Scaled to [0, 1]; 0.5 where a step is as similar to the one before it as other traces' steps
+    are on average.
+    """
     scaled: Floats = 0.5 + 0.5 * np.tanh((ratio + math.log(max(1, others))) / 2)  # without overflow
     return scaled
 
 
 def mixed(components: Floats) -> Floats:
-    """The mean of each step's known components (one column per step), weighted with their softmax; NaN if none is."""
+    """The mean of each step's known components (one column per step), weighted with their softmax;
+    NaN if none is.
+    """
     known = np.isfinite(components)
     raised = np.where(known, np.exp(np.where(known, components, 0.0)), 0.0)
     total = raised.sum(axis=0)
     sums = (raised * np.where(known, components, 0.0)).sum(axis=0)
-    mean: Floats = np.divide(sums, total, out=np.full(components.shape[1], math.nan), where=total > 0)
+    mean: Floats = np.divide(
+        sums, total, out=np.full(components.shape[1], math.nan), where=total > 0
+    )
     return mean
 
 
@@ -146,7 +178,9 @@ def trajectory(trace: Steps, scores: Scores | None = None) -> float:
     if facts.get("template_accuracy") is not None:
         return _accuracy(trace, facts["template_accuracy"])
     if (answers := facts.get("template_answers")) and facts.get("gold") is not None:
-        return sum(same(final(str(answer)) or "", str(facts["gold"])) for answer in answers) / len(answers)
+        return sum(same(final(str(answer)) or "", str(facts["gold"])) for answer in answers) / len(
+            answers
+        )
     if facts.get("correct") is not None:
         return float(facts["correct"])
     return math.nan if scores is None or scores.trajectory is None else scores.trajectory
@@ -154,5 +188,7 @@ def trajectory(trace: Steps, scores: Scores | None = None) -> float:
 
 def _accuracy(trace: Steps, given: Any) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 1:
-        raise UserError(f"trace {trace.id}: template_accuracy is a fraction from 0 to 1, not {given!r:.40}")
+        raise UserError(
+            f"trace {trace.id}: template_accuracy is a fraction from 0 to 1, not {given!r:.40}"
+        )
     return float(given)

@@ -1,11 +1,14 @@
-"""Trains with TRL instead of our loop: in processes of their own, on as many GPUs as an accelerate config says.
+"""Trains with TRL instead of our loop: in processes of their own, on as many GPUs as an accelerate
+config says.
 
-This is the side that Ponder runs. It writes the job into a folder (rows as token ids, settings, what computes rewards),
-starts `trl_worker` under `accelerate launch`, follows the log that the worker writes, and reads from it what the
-training cost. Checkpoints are TRL's: an interrupted training resumes from the last complete one.
+This is the side that Ponder runs. It writes the job into a folder (rows as token ids, settings,
+what computes rewards), starts `trl_worker` under `accelerate launch`, follows the log that the
+worker writes, and reads from it what the training cost. Checkpoints are TRL's: an interrupted
+training resumes from the last complete one.
 
-A step trains on the same rows in the same order as our loop, at the same learning rate, except that the last step of an
-epoch is filled up with rows of the next. Weight decay spares biases and norms, as is usual in transformers.
+A step trains on the same rows in the same order as our loop, at the same learning rate, except that
+the last step of an epoch is filled up with rows of the next. Weight decay spares biases and norms,
+as is usual in transformers.
 """
 
 from __future__ import annotations
@@ -56,12 +59,38 @@ OWN_KEYS = {  # arguments of TRL that have a name here
     "loss_type": "method",
     "use_cpu": "device of the model",
 }
-# Arguments that Ponder sets and nobody else may, because the order of rows, the bill and resuming depend on them.
+# Arguments that Ponder sets and nobody else may, because the order of rows, the bill and resuming
+# depend on them.
 FIXED = (
-    *("output_dir", "gradient_accumulation_steps", "remove_unused_columns", "logging_strategy", "logging_steps"),
-    *("save_strategy", "save_only_model", "train_sampling_strategy", "dataloader_drop_last", "shuffle_dataset"),
-    *("packing", "max_length", "generation_batch_size", "steps_per_generation", "scale_rewards", "reward_weights"),
-    *("epsilon", "multi_objective_aggregation", "ignore_data_skip", "resume_from_checkpoint", "eval_strategy"),
+    *(
+        "output_dir",
+        "gradient_accumulation_steps",
+        "remove_unused_columns",
+        "logging_strategy",
+        "logging_steps",
+    ),
+    *(
+        "save_strategy",
+        "save_only_model",
+        "train_sampling_strategy",
+        "dataloader_drop_last",
+        "shuffle_dataset",
+    ),
+    *(
+        "packing",
+        "max_length",
+        "generation_batch_size",
+        "steps_per_generation",
+        "scale_rewards",
+        "reward_weights",
+    ),
+    *(
+        "epsilon",
+        "multi_objective_aggregation",
+        "ignore_data_skip",
+        "resume_from_checkpoint",
+        "eval_strategy",
+    ),
 )
 
 
@@ -75,7 +104,9 @@ class GroupRewards(Protocol):
     @property
     def tau(self) -> float: ...
 
-    def drawn(self, pool: Sequence[TrainingProblem], rates: Sequence[tuple[int, int]], iteration: int) -> list[int]:
+    def drawn(
+        self, pool: Sequence[TrainingProblem], rates: Sequence[tuple[int, int]], iteration: int
+    ) -> list[int]:
         """The indices of an iteration's problems."""
 
     def limit_at(self, iteration: int) -> int | None:
@@ -84,9 +115,13 @@ class GroupRewards(Protocol):
     def group_rewards(
         self, problem: TrainingProblem, samples: Sequence[Sample], iteration: int, codec: str
     ) -> tuple[list[float], list[float], int]:
-        """Rewards of one problem's samples, the process reward's part of them, and the tokens that reward read."""
+        """Rewards of one problem's samples, the process reward's part of them, and the tokens that
+        reward read.
+        """
 
-    def summary(self, samples: Sequence[Sequence[Sample]], process: Sequence[Sequence[float]]) -> dict[str, float]:
+    def summary(
+        self, samples: Sequence[Sequence[Sample]], process: Sequence[Sequence[float]]
+    ) -> dict[str, float]:
         """Means over an iteration's samples."""
 
 
@@ -131,7 +166,8 @@ class Job:
 def check(kind: Kind, settings: TrainingSettings, device: str, step: tuple[str, int, int]) -> None:
     """Raise `UserError` if TRL can't be used with these settings on this machine.
 
-    `step` is what a step trains on: the setting that says how many units, their number, and the rows of a unit.
+    `step` is what a step trains on: the setting that says how many units, their number, and the
+    rows of a unit.
     """
     for package in ("torch", "trl"):
         plugins.need(package, 'engine = "trl"')
@@ -155,7 +191,9 @@ def config_class(kind: Kind) -> Any:
 
 
 def _check_args(kind: Kind, args: Mapping[str, Any]) -> None:
-    """Raise `UserError` for arguments that TRL's trainer doesn't have, or that have a name of their own here."""
+    """Raise `UserError` for arguments that TRL's trainer doesn't have, or that have a name of their
+    own here.
+    """
     known = {f.name for f in dataclasses.fields(config_class(kind))}
     for key in args:
         if key in OWN_KEYS:
@@ -172,29 +210,40 @@ def _check_args(kind: Kind, args: Mapping[str, Any]) -> None:
         plugins.need("vllm", "use_vllm")
 
 
-def per_device(settings: TrainingSettings, processes: int, units: int, rows: int, longest: int, what: str) -> int:
-    """Rows per forward pass and process: whole units, of which a step has `units`, each of `rows` rows.
+def per_device(
+    settings: TrainingSettings, processes: int, units: int, rows: int, longest: int, what: str
+) -> int:
+    """Rows per forward pass and process: whole units, of which a step has `units`, each of `rows`
+    rows.
 
-    As many as `micro_tokens` allow, or what `args` say. A unit is what must not be split over processes: for a length
-    reward all samples of a problem, which it compares.
+    As many as `micro_tokens` allow, or what `args` say. A unit is what must not be split over
+    processes: for a length reward all samples of a problem, which it compares.
     """
     if units % processes:
         hint = f"{what} = {-(-units // processes) * processes}"
-        raise UserError(f"{what} = {units} can't be divided equally among {processes} processes", hint=hint)
+        raise UserError(
+            f"{what} = {units} can't be divided equally among {processes} processes", hint=hint
+        )
     own = units // processes
     given = settings.args.get("per_device_train_batch_size")
     if given is None:
         room = max(1, settings.micro_tokens // (rows * longest))
         return rows * max(size for size in range(1, own + 1) if own % size == 0 and size <= room)
     if not isinstance(given, int) or given < 1 or given % rows or own % (given // rows):
-        each = f"be a multiple of n = {rows}, so that no problem's samples are split, and " if rows > 1 else ""
+        each = (
+            f"be a multiple of n = {rows}, so that no problem's samples are split, and "
+            if rows > 1
+            else ""
+        )
         text = f"per_device_train_batch_size must {each}divide the {own * rows} rows of a process; {given} doesn't"
         raise UserError(text, where="args", hint=f"per_device_train_batch_size = {rows}")
     return int(given)
 
 
 def order(lengths: Sequence[int], batch: int, steps: int, seed: int) -> list[int]:
-    """The rows of all steps: every row once per epoch, shuffled as in our loop; in a step the longest first."""
+    """The rows of all steps: every row once per epoch, shuffled as in our loop; in a step the
+    longest first.
+    """
 
     def epochs() -> Iterator[int]:
         epoch = 0
@@ -229,7 +278,9 @@ class Training:
             _write_rows(self.rows, folder / "rows.arrow")
         _write_job(self.job, folder / "job.pickle")
         make_room(self.job.source.device)
-        command = self.job.launch.command(folder, "ponder.training.trl_worker", str(folder / "job.pickle"))
+        command = self.job.launch.command(
+            folder, "ponder.training.trl_worker", str(folder / "job.pickle")
+        )
         environment = self.job.launch.environment(self.job.source.threads)
         with started(command, environment, folder / "output.log") as process:
             yield from self._followed(process)
@@ -238,10 +289,15 @@ class Training:
         self._count()
 
     def _followed(self, process: Popen[bytes]) -> Iterator[Progress]:
-        """The worker's reports until it ends; the last one again every second, so that a caller may stop."""
+        """The worker's reports until it ends; the last one again every second, so that a caller may
+        stop.
+        """
         log = self.job.folder / "steps.jsonl"
         read = log.stat().st_size if log.is_file() else 0
-        report: Progress = {"starting": f"TRL {version('trl')}", "processes": self.job.launch.processes}
+        report: Progress = {
+            "starting": f"TRL {version('trl')}",
+            "processes": self.job.launch.processes,
+        }
         first: tuple[int, float] | None = None
         ended = False
         while not ended:
@@ -253,43 +309,58 @@ class Training:
                 first = first or (entry["step"] - 1, entry["time"])
                 done, passed = entry["step"] - first[0], entry["time"] - first[1]
                 left = passed / max(1, done - 1) * (self.job.steps - entry["step"])
-                report = {"step": entry["step"], "of": self.job.steps, "loss": round(entry["loss"], 4)}
+                report = {
+                    "step": entry["step"],
+                    "of": self.job.steps,
+                    "loss": round(entry["loss"], 4),
+                }
                 report |= {"seconds_left": round(left)} if done > 1 else {}
             yield report
             if not ended:
                 time.sleep(1.0)
 
     def _count(self) -> None:
-        """Read the bill: the last count of tokens, and the CPU seconds of every run, killed ones too."""
+        """Read the bill: the last count of tokens, and the CPU seconds of every run, killed ones
+        too.
+        """
         seconds: dict[str, float] = {}
         for line in (self.job.folder / "steps.jsonl").read_bytes().splitlines():
             entry = json.loads(line)
             seconds[entry["run"]], self.tokens = entry["seconds"], int(entry["num_tokens"])
         self.seconds = sum(seconds.values())
         if self.job.rl:
-            self.iterations = read_iterations(self.job.folder, self.job.steps // self.job.rl.method.inner)
+            self.iterations = read_iterations(
+                self.job.folder, self.job.steps // self.job.rl.method.inner
+            )
 
     def bill(self, record: MakingRecord) -> None:
         """Add what it took to a record. TRL counts tokens once, however often they are used."""
         record.seconds += self.seconds
         job, more = self.job, 0
         if job.rl:
-            record.rollout_tokens += self.tokens + sum(entry["read_tokens"] for entry in self.iterations)
+            record.rollout_tokens += self.tokens + sum(
+                entry["read_tokens"] for entry in self.iterations
+            )
             more = (job.rl.method.inner - 1) * self.tokens
         elif job.kind == "dpo":  # the reference reads every pair once
             more = sum(
-                2 * len(row["prompt_ids"]) + len(row["chosen_ids"]) + len(row["rejected_ids"]) for row in self.rows
+                2 * len(row["prompt_ids"]) + len(row["chosen_ids"]) + len(row["rejected_ids"])
+                for row in self.rows
             )
         record.training_tokens += self.tokens + more
         record.notes["engine"] = {"trl": version("trl"), "processes": job.launch.processes}
 
     def write(self, loaded: Loaded, folder: Path) -> None:
-        """Complete the folder that the worker wrote the weights to: its config and tokenizer, a LoRA adapter merged."""
+        """Complete the folder that the worker wrote the weights to: its config and tokenizer, a
+        LoRA adapter merged.
+        """
         complete(self.job, loaded, self.job.folder / "adapter", folder)
 
 
 def complete(job: Job, loaded: Loaded, adapter: Path, folder: Path) -> None:
-    """Complete weights that TRL wrote: their config and tokenizer as they were, a LoRA adapter merged into them."""
+    """Complete weights that TRL wrote: their config and tokenizer as they were, a LoRA adapter
+    merged into them.
+    """
     if job.settings.lora:
         from peft import PeftModel
 
@@ -303,9 +374,13 @@ def complete(job: Job, loaded: Loaded, adapter: Path, folder: Path) -> None:
 
 
 def read_iterations(folder: Path, before: int) -> list[dict[str, Any]]:
-    """What the iterations before this one gave, in their order; a repeated one counts as it was last."""
+    """What the iterations before this one gave, in their order; a repeated one counts as it was
+    last.
+    """
     path = folder / "iterations.jsonl"
-    entries = [json.loads(line) for line in path.read_bytes().splitlines()] if path.is_file() else []
+    entries = (
+        [json.loads(line) for line in path.read_bytes().splitlines()] if path.is_file() else []
+    )
     last = {entry["iteration"]: entry for entry in entries if entry["iteration"] < before}
     return [last[iteration] for iteration in sorted(last)]
 
@@ -333,7 +408,9 @@ def _write_job(job: Job, path: Path) -> None:
         content = pickle.dumps((plugins.from_files(), pickle.dumps(job)))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         what = f"the training processes can't be told what to train on: {error}"
-        raise UserError(what, hint="define tasks and rewards in a file of their own, not in a function") from None
+        raise UserError(
+            what, hint="define tasks and rewards in a file of their own, not in a function"
+        ) from None
     path.write_bytes(content)
 
 
@@ -357,12 +434,18 @@ def _failure(folder: Path, code: int) -> UserError:
         failure = json.loads((folder / "failure.json").read_text("utf-8"))
         hint = failure["hint"] or f"all that it printed is in {log}"
         if "out of memory" in failure["what"]:
-            hint = f"lower `micro_tokens`, or share the weights among GPUs with FSDP: launch; {hint}"
+            hint = (
+                f"lower `micro_tokens`, or share the weights among GPUs with FSDP: launch; {hint}"
+            )
         return UserError(failure["what"], where=failure["where"], hint=hint)
-    lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
+    lines = [
+        line.strip() for line in log.read_text("utf-8", "replace").splitlines() if line.strip()
+    ]
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     said = f": {lines[-1]:.300}" if lines else ""
-    return UserError(f"training with TRL ended with {how}{said}", hint=f"all that it printed is in {log}")
+    return UserError(
+        f"training with TRL ended with {how}{said}", hint=f"all that it printed is in {log}"
+    )
 
 
 def on_units(
@@ -383,18 +466,27 @@ def on_units(
     lengths = [len(unit) for unit in units]
     size = per_device(settings, launch.processes, batch, 1, max(lengths), "batch")
     taken = order(lengths, batch, steps, settings.seed)
-    job = Job(kind, settings, source, folder / "trl", steps, batch, size, launch, order=taken, **more)
+    job = Job(
+        kind, settings, source, folder / "trl", steps, batch, size, launch, order=taken, **more
+    )
     return Training(job, [ROWS[kind](unit) for unit in units])
 
 
 def _sft_row(unit: Unit) -> Row:
     (text,) = unit.texts
-    return {"input_ids": [*text.prompt, *text.said], "labels": [-100] * len(text.prompt) + list(text.said)}
+    return {
+        "input_ids": [*text.prompt, *text.said],
+        "labels": [-100] * len(text.prompt) + list(text.said),
+    }
 
 
 def _dpo_row(unit: Unit) -> Row:
     chosen, rejected = unit.texts
-    return {"prompt_ids": list(chosen.prompt), "chosen_ids": list(chosen.said), "rejected_ids": list(rejected.said)}
+    return {
+        "prompt_ids": list(chosen.prompt),
+        "chosen_ids": list(chosen.said),
+        "rejected_ids": list(rejected.said),
+    }
 
 
 def _reward_row(unit: Unit) -> Row:
@@ -404,15 +496,27 @@ def _reward_row(unit: Unit) -> Row:
     return {"tokens": list(row.tokens), "positions": list(row.positions), **targets}
 
 
-ROWS: Mapping[Kind, Callable[[Unit], Row]] = {"sft": _sft_row, "dpo": _dpo_row, "reward": _reward_row}
+ROWS: Mapping[Kind, Callable[[Unit], Row]] = {
+    "sft": _sft_row,
+    "dpo": _dpo_row,
+    "reward": _reward_row,
+}
 
 
 def on_samples(
-    settings: TrainingSettings, source: Source, folder: Path, loaded: Loaded, rl: Rl, problems: int, iterations: int
+    settings: TrainingSettings,
+    source: Source,
+    folder: Path,
+    loaded: Loaded,
+    rl: Rl,
+    problems: int,
+    iterations: int,
 ) -> Training:
     """Reinforcement learning: the samples are TRL's own, or those of a sampler."""
     launch = Launch.of(settings, source.device)
     longest = max(len(loaded.prompt(problem.request())) for problem in rl.pool) + rl.budget
     size = per_device(settings, launch.processes, problems, rl.method.n, longest, "problems")
     steps, batch = iterations * rl.method.inner, problems * rl.method.n
-    return Training(Job("grpo", settings, source, folder / "trl", steps, batch, size, launch, rl=rl), [])
+    return Training(
+        Job("grpo", settings, source, folder / "trl", steps, batch, size, launch, rl=rl), []
+    )

@@ -1,13 +1,17 @@
 """TRL's trainers with our rows, learning rates, rewards and losses.
 
-All that depends on TRL's private functions is in this file. They are listed in `HOOKS`, with the parameters that they
-must have; a test compares the list with the installed version.
+All that depends on TRL's private functions is in this file. They are listed in `HOOKS`, with the
+parameters that they must have; a test compares the list with the installed version.
 
-- Rows are token ids already, because a prompt of a model with a codec has no text: SFT takes them as they are, DPO by
+- Rows are token ids already, because a prompt of a model with a codec has no text: SFT takes them
+  as they are, DPO by
   `_prepare_dataset`, GRPO by `_tokenize_prompts`.
-- The rows of a step and the learning rate are those of our loop (`_get_train_sampler`, `create_scheduler`).
-- GRPO draws its problems when it needs them (`_generate_and_score_completions`), since that depends on how often each
-  was answered right; its loss (`_compute_loss`) is that of `length_rl`, without division by length or clipping. If the
+- The rows of a step and the learning rate are those of our loop (`_get_train_sampler`,
+  `create_scheduler`).
+- GRPO draws its problems when it needs them (`_generate_and_score_completions`), since that depends
+  on how often each
+  was answered right; its loss (`_compute_loss`) is that of `length_rl`, without division by length
+  or clipping. If the
   job has a sampler, it draws the samples (`rollout_func`).
 - A process reward has no trainer in TRL: it is trained with the one of transformers.
 """
@@ -52,7 +56,12 @@ HOOKS: dict[tuple[type, str], Sequence[str]] = {
     (GRPOTrainer, "_tokenize_prompts"): ("prompts",),
     (GRPOTrainer, "_generate_and_score_completions"): ("inputs",),
     (GRPOTrainer, "_compute_loss"): ("model", "inputs"),
-    (GRPOTrainer, "_get_per_token_logps_and_entropies"): ("model", "input_ids", "attention_mask", "logits_to_keep"),
+    (GRPOTrainer, "_get_per_token_logps_and_entropies"): (
+        "model",
+        "input_ids",
+        "attention_mask",
+        "logits_to_keep",
+    ),
 }
 
 
@@ -109,11 +118,19 @@ class Sft(Ordered, SFTTrainer):  # type: ignore[misc]
 class Dpo(Ordered, DPOTrainer):  # type: ignore[misc]
     """TRL's direct preference optimization on token ids."""
 
-    def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, dataset_name: str) -> Any:  # noqa: ARG002
+    def _prepare_dataset(
+        self,
+        dataset: Any,
+        processing_class: Any,
+        args: Any,
+        dataset_name: str,  # noqa: ARG002
+    ) -> Any:
         return dataset
 
     def preference_loss(self, logs: Mapping[str, Any]) -> float | None:
-        """Return the mean -log sigmoid of the pairs from a logged loss; None if TRL weighted the pairs differently."""
+        """Return the mean -log sigmoid of the pairs from a logged loss; None if TRL weighted the
+        pairs differently.
+        """
         if self.use_weighting:
             return None
         loss = float(logs["loss"])
@@ -134,7 +151,9 @@ class Grpo(Scheduled, GRPOTrainer):  # type: ignore[misc]
         self.fresh: FreshSampler | None = None
         if self.rl.sampler:
             more["rollout_func"] = self.rollout
-        super().__init__(model=loaded.model, reward_funcs=self.reward, processing_class=loaded.tokenizer, **more)
+        super().__init__(
+            model=loaded.model, reward_funcs=self.reward, processing_class=loaded.tokenizer, **more
+        )
 
     def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
         return [self.prompts[int(prompt)] for prompt in prompts], None, {}
@@ -150,12 +169,18 @@ class Grpo(Scheduled, GRPOTrainer):  # type: ignore[misc]
         else:
             self.generation_config.max_new_tokens = self._limit()
         self.drawn = self.rl.method.drawn(self.rl.pool, self.rates, iteration)
-        own = len(self.drawn) // self.accelerator.num_processes  # whole problems: their samples are compared
+        # whole problems: their samples are compared
+        own = len(self.drawn) // self.accelerator.num_processes
         mine = self.drawn[self.accelerator.process_index * own :][:own]
-        return super()._generate_and_score_completions([{"prompt": str(p)} for p in mine for _ in range(n)])
+        return super()._generate_and_score_completions(
+            [{"prompt": str(p)} for p in mine for _ in range(n)]
+        )
 
     def rollout(self, prompts: list[str], trainer: Any) -> dict[str, Any]:  # noqa: ARG002 TRL's signature
-        """Samples of the job's sampler with the weights as they are now. The first process draws them for all."""
+        """Samples of the job's sampler with the weights as they are now.
+
+        The first process draws them for all.
+        """
         folder = self.job.folder / "rollouts"
         save(self, folder / "saved" if self.job.settings.lora else folder)
         replies: list[dict[int, list[list[int]]]] = [{}]
@@ -164,7 +189,11 @@ class Grpo(Scheduled, GRPOTrainer):  # type: ignore[misc]
         broadcast_object_list(replies)
         n = self.rl.method.n
         mine = [ids for prompt in prompts[::n] for ids in replies[0][int(prompt)]]
-        return {"prompt_ids": self._tokenize_prompts(prompts)[0], "completion_ids": mine, "logprobs": None}
+        return {
+            "prompt_ids": self._tokenize_prompts(prompts)[0],
+            "completion_ids": mine,
+            "logprobs": None,
+        }
 
     def _replies(self, folder: Path) -> dict[int, list[list[int]]]:
         """The token ids of every problem's samples."""
@@ -173,10 +202,21 @@ class Grpo(Scheduled, GRPOTrainer):  # type: ignore[misc]
         (folder / "samples").unlink(missing_ok=True)
         sampler = self.fresh.refreshed(iteration, self.rl.temperature)
         seed = seed_from("rl", self.job.settings.seed, iteration)
-        rollouts = Rollouts(sampler, self.loaded, problems, self.rl.method.n, seed, folder / "samples", self._limit())
+        rollouts = Rollouts(
+            sampler,
+            self.loaded,
+            problems,
+            self.rl.method.n,
+            seed,
+            folder / "samples",
+            self._limit(),
+        )
         for _ in rollouts:
             pass
-        return {p: [list(s.text.said) for s in group] for p, group in zip(self.drawn, rollouts.samples, strict=True)}
+        return {
+            p: [list(s.text.said) for s in group]
+            for p, group in zip(self.drawn, rollouts.samples, strict=True)
+        }
 
     def _fresh(self, folder: Path) -> FreshSampler:
         """The sampler, started; it reads weights that were saved before."""
@@ -186,9 +226,13 @@ class Grpo(Scheduled, GRPOTrainer):  # type: ignore[misc]
         def copy(into: Path) -> None:
             shutil.copytree(saved, into, dirs_exist_ok=True)
 
-        write, adapter = partial(complete, self.job, plain, saved), copy if self.job.settings.lora else None
+        write, adapter = (
+            partial(complete, self.job, plain, saved),
+            copy if self.job.settings.lora else None,
+        )
         fresh = FreshSampler(self.rl.sampler, self.job.source.folder, folder, write, adapter)
-        self._open = kept_open(self.rl.sampler)  # as long as this trainer lives: without a name it would end at once
+        # as long as this trainer lives: without a name it would end at once
+        self._open = kept_open(self.rl.sampler)
         self._open.__enter__()
         for _ in fresh.start(self.rl.pool[0].task):
             pass
@@ -206,8 +250,12 @@ class Grpo(Scheduled, GRPOTrainer):  # type: ignore[misc]
         for p, right, asked in rates:
             self.rates[p] = self.rates[p][0] + right, self.rates[p][1] + asked
 
-    def reward(self, prompts: list[str], completion_ids: list[list[int]], **_: Any) -> list[float | None]:
-        """The rewards of this process's samples; what they say of each problem is shared with the others."""
+    def reward(
+        self, prompts: list[str], completion_ids: list[list[int]], **_: Any
+    ) -> list[float | None]:
+        """The rewards of this process's samples; what they say of each problem is shared with the
+        others.
+        """
         method, iteration, n = self.rl.method, self._iteration(), self.rl.method.n
         rewards: list[float | None] = []
         groups, process, rates, read = [], [], [], 0
@@ -215,7 +263,9 @@ class Grpo(Scheduled, GRPOTrainer):  # type: ignore[misc]
             assert len(set(prompts[start : start + n])) == 1, "the samples of a problem were split"
             p = int(prompts[start])
             group = [self._sample(p, ids) for ids in completion_ids[start : start + n]]
-            earned, scores, tokens = method.group_rewards(self.rl.pool[p], group, iteration, self.loaded.codec)
+            earned, scores, tokens = method.group_rewards(
+                self.rl.pool[p], group, iteration, self.loaded.codec
+            )
             rewards, read = [*rewards, *earned], read + tokens
             groups.append(group)
             process.append(scores)
@@ -224,8 +274,15 @@ class Grpo(Scheduled, GRPOTrainer):  # type: ignore[misc]
         rates = [rate for part in shared for rate in part[2]]
         self._count(rates)
         if self.accelerator.is_main_process:
-            means = method.summary([g for part in shared for g in part[0]], [s for part in shared for s in part[1]])
-            entry = {"iteration": iteration, **means, "rates": rates, "read_tokens": sum(part[3] for part in shared)}
+            means = method.summary(
+                [g for part in shared for g in part[0]], [s for part in shared for s in part[1]]
+            )
+            entry = {
+                "iteration": iteration,
+                **means,
+                "rates": rates,
+                "read_tokens": sum(part[3] for part in shared),
+            }
             entry |= {"sampler": self.fresh.served} if self.fresh and self.fresh.served else {}
             append_line(self.job.folder / "iterations.jsonl", entry)
         return rewards
@@ -239,14 +296,18 @@ class Grpo(Scheduled, GRPOTrainer):  # type: ignore[misc]
         return Sample(TokenExample(self.prompts[p], reply.tokens), right, thinking, answer)
 
     def _compute_loss(self, model: Any, inputs: Mapping[str, Any]) -> Tensor:
-        """τ/2 · (log-ratio of the reply to the policy that drew it)² − advantage · its log-probability, the mean."""
+        """τ/2 · (log-ratio of the reply to the policy that drew it)² − advantage · its
+        log-probability, the mean.
+        """
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)
         mask = inputs["completion_mask"]
         seen = torch.cat([inputs["prompt_mask"], mask], 1)
         now, _, _ = self._get_per_token_logps_and_entropies(model, ids, seen, mask.size(1))
         before = inputs.get("old_per_token_logps")
         ratio = ((now - (now.detach() if before is None else before)) * mask).sum(1)
-        loss: Tensor = (self.rl.method.tau / 2 * ratio**2 - inputs["advantages"] * (now * mask).sum(1)).mean()
+        loss: Tensor = (
+            self.rl.method.tau / 2 * ratio**2 - inputs["advantages"] * (now * mask).sum(1)
+        ).mean()
         return loss / self.current_gradient_accumulation_steps
 
 
@@ -268,7 +329,10 @@ class RewardTrainer(Ordered, Trainer):  # type: ignore[misc]
             trained: Any = model or self.model
             for name, parameter in trained.named_parameters():
                 (heads if "heads." in name else rest).append(parameter)
-            groups = [{"params": rest, "lr": settings.rate}, {"params": heads, "lr": settings.head_rate}]
+            groups = [
+                {"params": rest, "lr": settings.rate},
+                {"params": heads, "lr": settings.head_rate},
+            ]
             self.optimizer = torch.optim.AdamW(groups, weight_decay=settings.weight_decay)
         return self.optimizer
 
@@ -307,7 +371,10 @@ def _units(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def save(trainer: Any, folder: Path) -> None:
-    """Write a trainer's weights, or its LoRA adapter. All processes must call it: each may hold a part."""
+    """Write a trainer's weights, or its LoRA adapter.
+
+    All processes must call it: each may hold a part.
+    """
     if not trainer.is_fsdp_enabled:
         trainer.save_model(str(folder))
         return

@@ -27,7 +27,9 @@ from ponder.training.trl_trainers import Dpo, Grpo, RewardTrainer, Sft, append_l
 
 
 class Log(TrainerCallback):
-    """Writes every step's loss, tokens and CPU seconds to a file that Ponder follows; stops at a loss that is none."""
+    """Writes every step's loss, tokens and CPU seconds to a file that Ponder follows; stops at a
+    loss that is none.
+    """
 
     def __init__(self, job: Job) -> None:
         self.job, self.tokens = job, 0
@@ -39,13 +41,27 @@ class Log(TrainerCallback):
         if hasattr(self.trainer, "_total_train_tokens"):  # which a resumed trainer counts from 0
             self.trainer._total_train_tokens = self.tokens
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any) -> None:  # noqa: ARG002
+    def on_step_begin(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        optimizer: Any = None,
+        **_: Any,  # noqa: ARG002
+    ) -> None:
         if self.job.rl and state.global_step % self.job.rl.method.inner == 0:
             while hasattr(optimizer, "optimizer"):  # inside what accelerate or DeepSpeed wrap it in
                 optimizer = optimizer.optimizer
             optimizer.state.clear()  # as `length_rl` does in every iteration
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:  # noqa: ARG002
+    def on_log(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        logs: dict[str, Any] | None = None,
+        **_: Any,  # noqa: ARG002
+    ) -> None:
         if not logs or "loss" not in logs:
             return
         for name in ("loss", "grad_norm"):
@@ -55,21 +71,32 @@ class Log(TrainerCallback):
         if self.job.kind == "dpo" and state.global_step == 1:
             self._check_reference(logs)
         if state.is_world_process_zero:
-            self.tokens = int(logs.get("num_tokens", self.tokens))  # GRPO gives it only when it has drawn samples
+            # GRPO gives it only when it has drawn samples
+            self.tokens = int(logs.get("num_tokens", self.tokens))
             seconds = time.process_time() * self.job.launch.processes
-            own = {"run": str(os.getpid()), "step": state.global_step, "time": time.time(), "seconds": seconds}
+            own = {
+                "run": str(os.getpid()),
+                "step": state.global_step,
+                "time": time.time(),
+                "seconds": seconds,
+            }
             entry = {**own, "loss": float(logs["loss"]), "num_tokens": self.tokens}
             append_line(self.job.folder / "steps.jsonl", entry)
 
     def _check_reference(self, logs: dict[str, Any]) -> None:
-        """Raise `UserError` if the first loss shows that the reference isn't the model before training."""
+        """Raise `UserError` if the first loss shows that the reference isn't the model before
+        training.
+        """
         assert isinstance(self.trainer, Dpo)
         loss = self.trainer.preference_loss(logs)
         if loss is not None:
             config = self.job.launch.config or "an accelerate config"
             hint = f"under FSDP, set fsdp_cpu_ram_efficient_loading: false in {config}"
             check_first_dpo_loss(
-                loss, self.job.settings, self.job.settings.source_to_train(self.job.source).dtype, hint
+                loss,
+                self.job.settings,
+                self.job.settings.source_to_train(self.job.source).dtype,
+                hint,
             )
 
 
@@ -103,7 +130,8 @@ def arguments(job: Job) -> Any:
         own |= {"max_length": None, "packing": False, "shuffle_dataset": False}
     elif job.kind == "dpo":
         own |= {"max_length": None, "beta": job.beta}
-        free |= {"precompute_ref_log_probs": True}  # once, as our loop does; then the reference needs no memory
+        # once, as our loop does; then the reference needs no memory
+        free |= {"precompute_ref_log_probs": True}
     elif job.kind == "grpo":
         own |= _grpo_arguments(job)
     else:
@@ -142,11 +170,15 @@ def trainer(job: Job, loaded: Loaded, own: Any) -> Any:
     _no_dropout(loaded.model)
     if job.rl:
         count = job.steps // job.rl.method.inner * (job.batch // job.rl.method.n)
-        made: Any = Grpo(job, loaded, train_dataset=Dataset.from_dict({"prompt": [""] * count}), **more)
+        made: Any = Grpo(
+            job, loaded, train_dataset=Dataset.from_dict({"prompt": [""] * count}), **more
+        )
     else:
         more["train_dataset"] = Dataset.from_file(str(job.folder / "rows.arrow"))
         if job.kind == "reward":
-            made = RewardTrainer(job, Scorer(job.scorer.states(loaded.model), loaded.model.device), **more)
+            made = RewardTrainer(
+                job, Scorer(job.scorer.states(loaded.model), loaded.model.device), **more
+            )
         else:
             kind = Sft if job.kind == "sft" else Dpo
             kind.job = job  # before TRL's constructor, which may need the sampler
@@ -184,7 +216,9 @@ def write(job: Job, made: Any, loaded: Loaded) -> None:
         made.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
     from safetensors.torch import save_file
 
-    state = made.accelerator.get_state_dict(made.deepspeed if made.is_deepspeed_enabled else made.model)
+    state = made.accelerator.get_state_dict(
+        made.deepspeed if made.is_deepspeed_enabled else made.model
+    )
     if made.accelerator.is_main_process:
         parts: dict[str, dict[str, Tensor]] = {"heads": {}, "states": {}}
         for name, weight in state.items():
@@ -198,9 +232,11 @@ def write(job: Job, made: Any, loaded: Loaded) -> None:
 
 def run(job: Job) -> None:
     """Train, resuming if there is a checkpoint, and write the weights."""
-    # Before the weights: only then are they loaded in parts for DeepSpeed, and for FSDP by one process for all.
+    # Before the weights: only then are they loaded in parts for DeepSpeed, and for FSDP by one
+    # process for all.
     own = arguments(job)
-    loaded = load_anew(job.settings.source_to_train(job.source)._replace(device="cpu"))  # the trainer moves it
+    # the trainer moves it
+    loaded = load_anew(job.settings.source_to_train(job.source)._replace(device="cpu"))
     made = trainer(job, loaded, own)
     if made.accelerator.num_processes != job.launch.processes:
         what = f"accelerate started {made.accelerator.num_processes} of {job.launch.processes} processes"
@@ -217,10 +253,13 @@ def main(path: Path) -> None:
     except BaseException as error:
         said = f"training with TRL failed: {type(error).__name__}: {error}"
         known = isinstance(error, UserError)
-        what, where, hint = (error.what, error.where, error.hint) if known else (said[:2000], "", "")  # type: ignore[attr-defined]
+        what, where, hint = (
+            (error.what, error.where, error.hint) if known else (said[:2000], "", "")
+        )  # type: ignore[attr-defined]
         new = path.parent / f"failure.{os.getpid()}"
         new.write_text(json.dumps({"what": what, "where": where, "hint": hint}), "utf-8")
-        if not (path.parent / "failure.json").exists():  # the first is the cause, others only lost their partner
+        # the first is the cause, others only lost their partner
+        if not (path.parent / "failure.json").exists():
             new.replace(path.parent / "failure.json")
         traceback.print_exc()
         os._exit(1)  # not sys.exit, which would wait for processes that wait for this one

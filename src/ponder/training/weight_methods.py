@@ -1,7 +1,9 @@
-"""Methods that make new weights: what they share, from checking a model to finding the weights again.
+"""Methods that make new weights: what they share, from checking a model to finding the weights
+again.
 
-A made model is identified by a digest of the method's settings and of the model it was made from. A method says in
-`inputs` what it reads, and in `build` how it makes the weights; `training/fit.py` trains them.
+A made model is identified by a digest of the method's settings and of the model it was made from. A
+method says in `inputs` what it reads, and in `build` how it makes the weights; `training/fit.py`
+trains them.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ from ponder.training.made_models import MakingRecord, make_once, weights_folder,
 
 
 class Input(NamedTuple):
-    """A file or folder that making reads, which the first method that needs it writes: weights, samples, scores."""
+    """A file or folder that making reads, which the first method that needs it writes: weights,
+    samples, scores.
+    """
 
     path: Path
     asked: tuple[Model, ...] = ()  # models that are asked to write it
@@ -75,14 +79,21 @@ class WeightMethod(Method, Prepared):
         """Raise `UserError` if these weights can't be trained with these settings on this machine."""
 
     def identity(self) -> dict[str, Any]:
-        return {**super().identity(), "version": self.version, "on": [p.identity() for p in self.train_on]}
+        return {
+            **super().identity(),
+            "version": self.version,
+            "on": [p.identity() for p in self.train_on],
+        }
 
     def with_training(self, train_on: tuple[TrainingProblems, ...]) -> Self:
         return replace(self, train_on=train_on)
 
     def folder(self, model: Model) -> Path:
         """Return where the model made from this one is, or will be."""
-        return models_folder() / f"{self.plugin_name()}-{digest(self.identity(), model.identity()).hex()[:20]}"
+        return (
+            models_folder()
+            / f"{self.plugin_name()}-{digest(self.identity(), model.identity()).hex()[:20]}"
+        )
 
     def is_made(self, model: Model) -> bool:
         return (self.folder(model) / "made.json").is_file()
@@ -104,7 +115,11 @@ class WeightMethod(Method, Prepared):
     def sampling_limits(self, model: Model) -> dict[Path, Limit]:
         if self.is_made(model) or not self.train_on:
             return {}
-        return {read.path: read.limit for read in self.inputs(model) if read.limit and not read.path.is_file()}
+        return {
+            read.path: read.limit
+            for read in self.inputs(model)
+            if read.limit and not read.path.is_file()
+        }
 
     def samplers(self, model: Model) -> Sequence[Model]:
         if self.is_made(model) or not self.train_on:
@@ -115,14 +130,21 @@ class WeightMethod(Method, Prepared):
         if self.is_made(model):
             return
         if not self.train_on:
-            raise UserError(f"`{self.plugin_name()}` needs problems to train on", hint="add a [[train]] to the study")
+            raise UserError(
+                f"`{self.plugin_name()}` needs problems to train on",
+                hint="add a [[train]] to the study",
+            )
         weights = require(model, WithWeights)
         self.check_training(weights.source(self.train_on[0].task))
         if len({weights.source(problems.task) for problems in self.train_on}) > 1:
-            names = " and ".join(dict.fromkeys(problems.task.plugin_name() for problems in self.train_on))
+            names = " and ".join(
+                dict.fromkeys(problems.task.plugin_name() for problems in self.train_on)
+            )
             what = f"{model.title()} has different weights for {names}, and `{self.plugin_name()}` makes one model"
             raise UserError(what, hint="give [[train]] one task only")
-        for progress in make_once(self.folder(model), partial(self.build, model), partial(self._complete, model)):
+        for progress in make_once(
+            self.folder(model), partial(self.build, model), partial(self._complete, model)
+        ):
             yield {"method": self.title(), **progress}
 
     def _complete(self, model: Model, folder: Path, record: MakingRecord) -> None:

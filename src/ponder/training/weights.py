@@ -1,8 +1,9 @@
-"""Averages the weights of several models block by block: in a few MB of memory, however large the models are.
+"""Averages the weights of several models block by block: in a few MB of memory, however large the
+models are.
 
-After Kimi k1.5 (arXiv 2501.12599, section 2.4), which averages a long-thinking and a short-thinking model. The average
-has the same bits as mergekit's `linear` for up to four models. TIES, DARE and SLERP are mergekit's own. A model is a
-folder in the Hugging Face format.
+After Kimi k1.5 (arXiv 2501.12599, section 2.4), which averages a long-thinking and a short-thinking
+model. The average has the same bits as mergekit's `linear` for up to four models. TIES, DARE and
+SLERP are mergekit's own. A model is a folder in the Hugging Face format.
 """
 
 from __future__ import annotations
@@ -24,16 +25,32 @@ from safetensors import SafetensorError, safe_open
 from ponder.core import UserError
 
 BLOCK = (
-    16384  # numbers read at a time; blocks of more than 128 kB are returned to the system each time, which is slower
+    # numbers read at a time; blocks of more than 128 kB are returned to the system each time, which
+    # is slower
+    16384
 )
-FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}  # what can be averaged
-SAME = ("model_type", "num_attention_heads", "num_key_value_heads")  # settings that must agree; shapes tell the rest
+# what can be averaged
+FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+# settings that must agree; shapes tell the rest
+SAME = ("model_type", "num_attention_heads", "num_key_value_heads")
 MODEL = "a model is a folder with config.json, tokenizer.json and model.safetensors"
 SHARD = 5_000_000_000  # bytes of weights per file
 INDEX, UNFINISHED = "model.safetensors.index.json", "unfinished"
-# Files that belong to one model's weights, or to its training, and are not copied to a model made from it.
+# Files that belong to one model's weights, or to its training, and are not copied to a model made
+# from it.
 OWN = (
-    *("*.safetensors", "*.index.json", "*.bin", "*.pt", "*.pth", "*.new", "*.gguf", "*.jsonl", "optimizer*", "lock"),
+    *(
+        "*.safetensors",
+        "*.index.json",
+        "*.bin",
+        "*.pt",
+        "*.pth",
+        "*.new",
+        "*.gguf",
+        "*.jsonl",
+        "optimizer*",
+        "lock",
+    ),
     *("README.md", "card.json", "made.json", "recipe.json", "trainer_state.json"),
 )
 
@@ -52,8 +69,8 @@ class StoredTensor:
 
     def blocks(self) -> Iterator[bytearray]:
         """Its bytes, `BLOCK` numbers at a time."""
-        # Not safe_open's slices, which hold what they read until the file is closed: on two models of 300 MB they took
-        # 103 MB mapped and 239 MB with `pread`, this takes 1 MB.
+        # Not safe_open's slices, which hold what they read until the file is closed: on two models
+        # of 300 MB they took 103 MB mapped and 239 MB with `pread`, this takes 1 MB.
         with self.path.open("rb") as file:
             file.seek(self.start)
             for position in range(0, self.size, BLOCK * self.width):
@@ -75,17 +92,23 @@ def tensors(folder: Path) -> dict[str, StoredTensor]:
 def _stored(path: Path) -> list[StoredTensor]:
     try:
         with safe_open(path, framework="pt") as file:
-            views = [(name, file.get_slice(name).get_dtype(), file.get_tensor(name)) for name in file.offset_keys()]
+            views = [
+                (name, file.get_slice(name).get_dtype(), file.get_tensor(name))
+                for name in file.offset_keys()
+            ]
     except OSError as error:
         raise UserError(f"can't read {path}: {error.strerror or error}", hint=MODEL) from None
     except SafetensorError as error:
         what = f"{path} is truncated or not a safetensors file: {error}"
         raise UserError(what, hint="copy or download it again") from None
-    # The library has checked that the data follows the header without gaps, up to the end of the file.
+    # The library has checked that the data follows the header without gaps, up to the end of the
+    # file.
     start = path.stat().st_size - sum(view.nbytes for _, _, view in views)
     stored = []
     for name, kind, view in views:
-        stored.append(StoredTensor(name, kind, tuple(view.shape), view.itemsize, path, start, view.nbytes))
+        stored.append(
+            StoredTensor(name, kind, tuple(view.shape), view.itemsize, path, start, view.nbytes)
+        )
         start += view.nbytes
     return stored
 
@@ -130,7 +153,11 @@ def _vocabulary(path: Path) -> dict[int, str]:
     content = _read(path)
     listed = content["model"]["vocab"] if path.name == "tokenizer.json" else content
     # A unigram model's vocabulary is a list of (text, score).
-    pairs = listed.items() if isinstance(listed, dict) else ((entry[0], token) for token, entry in enumerate(listed))
+    pairs = (
+        listed.items()
+        if isinstance(listed, dict)
+        else ((entry[0], token) for token, entry in enumerate(listed))
+    )
     texts = {token: text for text, token in pairs}
     return texts | {added["id"]: added["content"] for added in content.get("added_tokens", ())}
 
@@ -152,10 +179,14 @@ def _tensor_mismatch(first: Path, second: Path) -> str | None:
 
 
 def _find(model: dict[str, StoredTensor], name: str) -> StoredTensor | None:
-    """A model's tensor; for an output layer that is tied to the embeddings and so not stored, the embeddings."""
+    """A model's tensor; for an output layer that is tied to the embeddings and so not stored, the
+    embeddings.
+    """
     if name in model or not name.endswith("lm_head.weight"):
         return model.get(name)
-    return next((tensor for other, tensor in model.items() if other.endswith("embed_tokens.weight")), None)
+    return next(
+        (tensor for other, tensor in model.items() if other.endswith("embed_tokens.weight")), None
+    )
 
 
 def _tied(tensor: StoredTensor, model: dict[str, StoredTensor]) -> bool:
@@ -167,7 +198,9 @@ def _tied(tensor: StoredTensor, model: dict[str, StoredTensor]) -> bool:
     return all(one == two for one, two in zip_longest(tensor.blocks(), other.blocks()))
 
 
-def average(folders: Sequence[Path], weights: Sequence[float], into: Path, *, shard_bytes: int = SHARD) -> None:
+def average(
+    folders: Sequence[Path], weights: Sequence[float], into: Path, *, shard_bytes: int = SHARD
+) -> None:
     """Write the weighted mean of models, with the first model's dtypes, tokenizer and config."""
     _check(folders, weights)
     models = [tensors(folder) for folder in folders]
@@ -177,13 +210,18 @@ def average(folders: Sequence[Path], weights: Sequence[float], into: Path, *, sh
         same = [stored for model in models if (stored := _find(model, tensor.name))]
         for blocks in zip(*(stored.blocks() for stored in same), strict=True):
             if tensor.kind in FLOATS:
-                terms = [torch.frombuffer(b, dtype=FLOATS[s.kind]) for b, s in zip(blocks, same, strict=True)]
+                terms = [
+                    torch.frombuffer(b, dtype=FLOATS[s.kind])
+                    for b, s in zip(blocks, same, strict=True)
+                ]
                 total = torch.zeros(len(terms[0]))
                 for term, part in zip(terms, parts, strict=True):
                     total.addcmul_(term.float(), part)
                 yield (total / parts.sum()).to(FLOATS[tensor.kind]).view(torch.uint8).numpy().data
             elif any(block != blocks[0] for block in blocks):
-                raise UserError(f"{tensor.name} differs and can't be averaged: its dtype is {tensor.kind}")
+                raise UserError(
+                    f"{tensor.name} differs and can't be averaged: its dtype is {tensor.kind}"
+                )
             else:
                 yield blocks[0]
 
@@ -193,7 +231,9 @@ def average(folders: Sequence[Path], weights: Sequence[float], into: Path, *, sh
 
 
 def convert(folder: Path, dtype: str) -> None:
-    """Store a model's floating-point weights in another dtype, in the same folder; its config names that dtype."""
+    """Store a model's floating-point weights in another dtype, in the same folder; its config names
+    that dtype.
+    """
     kind = next(name for name, known in FLOATS.items() if known == getattr(torch, dtype))
     old, width = tensors(folder), FLOATS[kind].itemsize
     new = [
@@ -212,11 +252,19 @@ def convert(folder: Path, dtype: str) -> None:
             if before.kind == tensor.kind:
                 yield block
             else:
-                yield torch.frombuffer(block, dtype=FLOATS[before.kind]).to(FLOATS[kind]).view(torch.uint8).numpy().data
+                yield (
+                    torch.frombuffer(block, dtype=FLOATS[before.kind])
+                    .to(FLOATS[kind])
+                    .view(torch.uint8)
+                    .numpy()
+                    .data
+                )
 
     with _finished(folder) as work:
         _write(work, new, cast, SHARD)
-        (work / "config.json").write_text(json.dumps({**config, "dtype": dtype}, indent=2) + "\n", "utf-8")
+        (work / "config.json").write_text(
+            json.dumps({**config, "dtype": dtype}, indent=2) + "\n", "utf-8"
+        )
 
 
 def combine(
@@ -229,19 +277,29 @@ def combine(
     density: float = 0.5,
     seed: int = 0,
 ) -> None:
-    """Merge models with mergekit: `ties` and `dare` add up their changes to a base, `slerp` interpolates two.
+    """Merge models with mergekit: `ties` and `dare` add up their changes to a base, `slerp`
+    interpolates two.
 
-    TIES (Yadav et al. 2023) keeps the largest `density` of the changes, DARE (Yu et al. 2023) a random `density`.
-    Computed in float32, whatever the models are stored in, which is not mergekit's default.
+    TIES (Yadav et al. 2023) keeps the largest `density` of the changes, DARE (Yu et al. 2023) a
+    random `density`. Computed in float32, whatever the models are stored in, which is not
+    mergekit's default.
     """
     _check(folders, weights, *([base] if base else []))
     if (method == "slerp") != (base is None):
-        what = "slerp takes no base" if base else f"{method} needs the base that the models were trained from"
+        what = (
+            "slerp takes no base"
+            if base
+            else f"{method} needs the base that the models were trained from"
+        )
         raise UserError(what, hint="ties and dare take a base, slerp takes none")
     if method == "slerp" and len(folders) != 2:
-        raise UserError(f"slerp takes two models, not {len(folders)}", hint="ties and dare take any number")
+        raise UserError(
+            f"slerp takes two models, not {len(folders)}", hint="ties and dare take any number"
+        )
     if not 0 < density <= 1:
-        raise UserError(f"density is a fraction above 0 and at most 1, not {density}", hint="density = 0.5")
+        raise UserError(
+            f"density is a fraction above 0 and at most 1, not {density}", hint="density = 0.5"
+        )
     try:
         from mergekit.config import MergeConfiguration
         from mergekit.io.tasks import LoaderCache
@@ -254,12 +312,17 @@ def combine(
     def named(folder: Path) -> dict[str, Any]:  # mergekit would split a plain string at + and @
         return {"model": {"path": str(folder)}}
 
-    kind = next(FLOATS[tensor.kind] for tensor in tensors(folders[0]).values() if tensor.kind in FLOATS)
+    kind = next(
+        FLOATS[tensor.kind] for tensor in tensors(folders[0]).values() if tensor.kind in FLOATS
+    )
     order = {
         "merge_method": {"dare": "dare_linear"}.get(method, method),
         "base_model": named(base or folders[0]),
         "models": [
-            {"model": named(folder), "parameters": {} if method == "slerp" else {"weight": part, "density": density}}
+            {
+                "model": named(folder),
+                "parameters": {} if method == "slerp" else {"weight": part, "density": density},
+            }
             for folder, part in zip(folders, parts, strict=True)
         ],
         "parameters": {"t": parts[1]} if method == "slerp" else {},
@@ -272,24 +335,34 @@ def combine(
         try:
             run_merge(MergeConfiguration.model_validate(order), str(folder), options)
         finally:
-            LoaderCache().loaders.clear()  # its key is the folder's path, whose content may change later
+            # its key is the folder's path, whose content may change later
+            LoaderCache().loaders.clear()
         _copy_rest(folders[0], folder)
 
 
 def _check(folders: Sequence[Path], weights: Sequence[float], *also: Path) -> None:
     if len(folders) != len(weights):
-        raise UserError(f"{len(folders)} models and {len(weights)} weights", hint="give each model one weight")
+        raise UserError(
+            f"{len(folders)} models and {len(weights)} weights", hint="give each model one weight"
+        )
     for weight in weights:
         if not 0 <= weight <= 1:
-            raise UserError(f"a weight is from 0 to 1, not {weight}", hint="equal weights give the plain average")
+            raise UserError(
+                f"a weight is from 0 to 1, not {weight}",
+                hint="equal weights give the plain average",
+            )
     if not any(weights):
         raise UserError("all weights are 0", hint="equal weights give the plain average")
     for folder in (*folders[1:], *also):
         if why := mismatch(folders[0], folder):
-            raise UserError(why, hint="models can be averaged if they were trained from the same model")
+            raise UserError(
+                why, hint="models can be averaged if they were trained from the same model"
+            )
 
 
-def _write(folder: Path, stored: Iterable[StoredTensor], content: Content, shard_bytes: int) -> None:
+def _write(
+    folder: Path, stored: Iterable[StoredTensor], content: Content, shard_bytes: int
+) -> None:
     """Write tensors as the weights of a model, in as many files as needed."""
     shards: list[list[StoredTensor]] = [[]]
     room = shard_bytes
@@ -304,7 +377,9 @@ def _write(folder: Path, stored: Iterable[StoredTensor], content: Content, shard
         names = ["model.safetensors"]
     else:
         total = sum(tensor.size for shard in shards for tensor in shard)
-        where = {tensor.name: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
+        where = {
+            tensor.name: name for name, shard in zip(names, shards, strict=True) for tensor in shard
+        }
         index = {"metadata": {"total_size": total}, "weight_map": where}
         (folder / INDEX).write_text(json.dumps(index, indent=1) + "\n", "utf-8")
     for name, shard in zip(names, shards, strict=True):
@@ -314,7 +389,8 @@ def _write(folder: Path, stored: Iterable[StoredTensor], content: Content, shard
 def _write_shard(path: Path, shard: list[StoredTensor], content: Content) -> None:
     """Write one safetensors file: the header's length, the header as JSON, the data."""
     # By hand, because the library's save_file needs every tensor of the file in memory.
-    shard.sort(key=lambda tensor: -tensor.width)  # aligns each tensor to its width, as readers expect
+    # aligns each tensor to its width, as readers expect
+    shard.sort(key=lambda tensor: -tensor.width)
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for tensor in shard:
@@ -340,7 +416,9 @@ def _copy_rest(source: Path, folder: Path) -> None:
 
 @contextmanager
 def _finished(into: Path) -> Iterator[Path]:
-    """A working folder whose files move to `into` at the end, config.json last: a model can't be loaded without it."""
+    """A working folder whose files move to `into` at the end, config.json last: a model can't be
+    loaded without it.
+    """
     work = into / UNFINISHED
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)

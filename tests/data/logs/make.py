@@ -1,8 +1,9 @@
-"""Made the logs in this folder: run it with inspect-ai 0.3.285 and lm-eval 0.4.13 installed, in an empty folder.
+"""Made the logs in this folder: run it with inspect-ai 0.3.285 and lm-eval 0.4.13 installed, in an
+empty folder.
 
-`python make.py inspect` writes the logs of Inspect, `python make.py lm-eval` the samples of lm-eval. The replies are
-scripted; the logs are what the two programs write. Problem 3 is cut at its budget, the first try at problem 4 crashes,
-and the scorer `steps` doesn't score problem 5.
+`python make.py inspect` writes the logs of Inspect, `python make.py lm-eval` the samples of
+lm-eval. The replies are scripted; the logs are what the two programs write. Problem 3 is cut at its
+budget, the first try at problem 4 crashes, and the scorer `steps` doesn't score problem 5.
 """
 
 from __future__ import annotations
@@ -32,12 +33,21 @@ def inspect() -> None:
     from inspect_ai.scorer import Score, accuracy, match, scorer
     from inspect_ai.solver import generate, solver
 
-    def output(text: str, thinking: str = "", stop: str = "stop", tokens: int = 6, thought: int = 0) -> ModelOutput:
-        content = [ContentReasoning(reasoning=thinking), ContentText(text=text)] if thinking else text
-        choice = ChatCompletionChoice(message=ChatMessageAssistant(content=content), stop_reason=stop)
+    def output(
+        text: str, thinking: str = "", stop: str = "stop", tokens: int = 6, thought: int = 0
+    ) -> ModelOutput:
+        content = (
+            [ContentReasoning(reasoning=thinking), ContentText(text=text)] if thinking else text
+        )
+        choice = ChatCompletionChoice(
+            message=ChatMessageAssistant(content=content), stop_reason=stop
+        )
         made = ModelOutput(model="mockllm/model", choices=[choice])
         made.usage = ModelUsage(
-            input_tokens=20, output_tokens=tokens, total_tokens=20 + tokens, reasoning_tokens=thought
+            input_tokens=20,
+            output_tokens=tokens,
+            total_tokens=20 + tokens,
+            reasoning_tokens=thought,
         )
         return made
 
@@ -70,16 +80,34 @@ def inspect() -> None:
     @task
     def sums(ids: list[int]) -> Task:
         samples = [
-            Sample(id=i, input=f"What is {i} + {i}?", target=str(2 * i), metadata={"level": f"Level {1 + i // 3}"})
+            Sample(
+                id=i,
+                input=f"What is {i} + {i}?",
+                target=str(2 * i),
+                metadata={"level": f"Level {1 + i // 3}"},
+            )
             for i in ids
         ]
         scorers = [match(numeric=True), steps()]
-        return Task(MemoryDataset(samples, name="sums"), solver=[crash(), generate()], scorer=scorers)
+        return Task(
+            MemoryDataset(samples, name="sums"), solver=[crash(), generate()], scorer=scorers
+        )
 
-    for form, ids, epochs, temperature in (("eval", [1, 3, 4, 5], 2, 0.6), ("json", [1, 5], 1, 1.0)):
+    for form, ids, epochs, temperature in (
+        ("eval", [1, 3, 4, 5], 2, 0.6),
+        ("json", [1, 5], 1, 1.0),
+    ):
         model = get_model("mockllm/model", custom_outputs=reply)
         more = {"fail_on_error": False, "max_samples": 1, "display": "none", "max_tokens": 64}
-        evaluate(sums(ids), model=model, log_dir=".", log_format=form, epochs=epochs, temperature=temperature, **more)
+        evaluate(
+            sums(ids),
+            model=model,
+            log_dir=".",
+            log_format=form,
+            epochs=epochs,
+            temperature=temperature,
+            **more,
+        )
 
 
 TASK = r"""
@@ -97,14 +125,23 @@ filter_list:
   - name: last-number
     filter: [{function: regex, regex_pattern: "(-?\\d+)", group_select: -1}, {function: take_first}]
 """
-REPLIES = {"1 + 1": "2", "2 + 3": "<think>Two and three.</think>It is 5", "12 + 30": "It is 41", "10 + 11": "hm"}
+REPLIES = {
+    "1 + 1": "2",
+    "2 + 3": "<think>Two and three.</think>It is 5",
+    "12 + 30": "It is 41",
+    "10 + 11": "hm",
+}
 
 
 class Server(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         asked = self.rfile.read(int(self.headers["content-length"])).decode()
         text = next(reply for problem, reply in REPLIES.items() if f"is {problem}?" in asked)
-        choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": text},
+            "finish_reason": "stop",
+        }
         body = json.dumps({"id": "1", "object": "chat.completion", "choices": [choice]}).encode()
         self.send_response(200)
         self.send_header("content-type", "application/json")
@@ -115,7 +152,11 @@ class Server(BaseHTTPRequestHandler):
 
 def lm_eval() -> None:
     docs = [
-        {"question": f"What is {p}?", "answer": str(sum(map(int, p.split(" + ")))), "level": 1 + (len(p) > 5)}
+        {
+            "question": f"What is {p}?",
+            "answer": str(sum(map(int, p.split(" + ")))),
+            "level": 1 + (len(p) > 5),
+        }
         for p in REPLIES
     ]
     Path("data.jsonl").write_text("".join(json.dumps(doc) + "\n" for doc in docs))
@@ -126,7 +167,8 @@ def lm_eval() -> None:
     about = ["--model", "local-chat-completions", "--model_args", f"model=tiny-chat,base_url={url}"]
     more = ["--tasks", "tiny_sums", "--include_path", ".", "--log_samples", "--output_path", "out"]
     subprocess.run(
-        [Path(sys.executable).with_name("lm_eval"), "run", *about, *more, "--apply_chat_template"], check=True
+        [Path(sys.executable).with_name("lm_eval"), "run", *about, *more, "--apply_chat_template"],
+        check=True,
     )
 
 

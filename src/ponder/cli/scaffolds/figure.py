@@ -1,7 +1,7 @@
 """Draws `mine`: say here in one sentence what is plotted against what.
 
-As it stands it draws output tokens (thinking and answer) against problem size, one series per model. Write your own
-`estimate` and `draw`.
+As it stands it draws output tokens (thinking and answer) against problem size, one series per
+model. Write your own `estimate` and `draw`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,17 @@ class Mine(Figure):
         rows = []
         for series, part in by_series(outcomes):
             for row in by_size(columns(part, "output")):
-                behind = basis(o for o in part if o.size == row.size)  # a click on a mark leads to these attempts
+                # a click on a mark leads to these attempts
+                behind = basis(o for o in part if o.size == row.size)
                 rows.append(flat(series=series, size=row.size, tokens=row.tokens, basis=behind))
         return {"sizes": rows}
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
         shown = alt.Chart(values(tables["sizes"]))
-        points = shown.mark_point(color=self.colour).encode(x="size:Q", y="tokens:Q", shape="series:N")
-        ranges = shown.mark_rule(color=self.colour).encode(x="size:Q", y="tokens_low:Q", y2="tokens_high:Q")
+        points = shown.mark_point(color=self.colour).encode(
+            x="size:Q", y="tokens:Q", shape="series:N"
+        )
+        ranges = shown.mark_rule(color=self.colour).encode(
+            x="size:Q", y="tokens_low:Q", y2="tokens_high:Q"
+        )
         return themed(points + ranges, title="Output tokens by size")

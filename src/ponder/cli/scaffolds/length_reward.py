@@ -1,7 +1,7 @@
 """Rewards short answers by `mine`: say here in one sentence which answers are rewarded.
 
-As it stands they are right answers shorter than the mean of their problem's right answers, and the reward grows as
-training proceeds. Write your own `rewards`.
+As it stands they are right answers shorter than the mean of their problem's right answers, and the
+reward grows as training proceeds. Write your own `rewards`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from ponder.core import LengthReward
 
 @dataclass(frozen=True)
 class Mine(LengthReward):
-    weight: float = 0.5  # the largest reward, at the end of the training; each field is a key of the length reward
+    # the largest reward, at the end of the training; each field is a key of the length reward
+    weight: float = 0.5
 
     def rewards(self, right: Sequence[bool], tokens: Sequence[int], progress: float) -> list[float]:
         lengths = [n for n, correct in zip(tokens, right, strict=True) if correct]

@@ -1,6 +1,7 @@
 """Applies `mine`: say here in one sentence how it makes answers cheaper.
 
-As it stands it tells the model to be brief, in a system message. Write your own `apply` and `complete`.
+As it stands it tells the model to be brief, in a system message. Write your own `apply` and
+`complete`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from ponder.core import Completion, Message, Method, Model, Request, Wrapped
 
 @dataclass(frozen=True)
 class Mine(Method):
-    instruction: str = "Be brief."  # what the model is told; each field is a key in a study's `method`
+    # what the model is told; each field is a key in a study's `method`
+    instruction: str = "Be brief."
 
     def apply(self, model: Model) -> Model:
         return _Told(model, self.instruction)

@@ -17,4 +17,6 @@ class Mine(Model):
     async def complete(self, request: Request) -> Completion:
         answer = " ".join(request.messages[-1].content.split()[-self.words :])
         prompt_tokens = sum(len(m.content.split()) for m in request.messages)
-        return Completion("", answer, "end", Bill(prompt_tokens, 0, self.words, counted_by="estimate"))
+        return Completion(
+            "", answer, "end", Bill(prompt_tokens, 0, self.words, counted_by="estimate")
+        )

@@ -1,6 +1,7 @@
 """Scores steps by `mine`: say here in one sentence what makes a step good.
 
-As it stands it is the fraction of a step's words that no earlier step contains. Write your own `rate`.
+As it stands it is the fraction of a step's words that no earlier step contains. Write your own
+`rate`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Asks `mine`: say here in one sentence what a problem asks for, and what its size is.
 
-As it stands it asks for the largest of a few numbers. Write your own `problem`, `solve` and `grade`.
+As it stands it asks for the largest of a few numbers. Write your own `problem`, `solve` and
+`grade`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ class Mine(Task):
         rng = random.Random(seed)
         numbers = [rng.randint(0, self.highest) for _ in range(size)]
         text = " ".join(map(str, numbers))
-        question = f"Which is the largest of {text}? Write the number between <answer> and </answer>."
+        question = (
+            f"Which is the largest of {text}? Write the number between <answer> and </answer>."
+        )
         return Problem(text, size, (question,), max(numbers))
 
     def solve(self, problem: Problem) -> str:

@@ -1,15 +1,16 @@
 """Asks any OpenAI-compatible chat endpoint: a hosted API, vLLM, SGLang, llama.cpp's server.
 
-Thinking is read from `reasoning_content`, `reasoning`, or `<think>` tags in the content, whichever the server uses.
-Thinking tokens are taken from the server's `usage` if it counts them; else they are counted with `tokenizer`; else with
-the server's own tokenizer, if it has a page for that; else the completion's tokens are split in proportion to
-characters, and the bill says `estimate`.
+Thinking is read from `reasoning_content`, `reasoning`, or `<think>` tags in the content, whichever
+the server uses. Thinking tokens are taken from the server's `usage` if it counts them; else they
+are counted with `tokenizer`; else with the server's own tokenizer, if it has a page for that; else
+the completion's tokens are split in proportion to characters, and the bill says `estimate`.
 
-Several servers of one model share its requests: `url = ["http://one:8000/v1", "http://two:8000/v1"]`. One that gives no
-answer is set aside until it is back. The first of them is in the attempts' keys. A server that answers as another model
-than `id` is a warning.
+Several servers of one model share its requests: `url = ["http://one:8000/v1",
+"http://two:8000/v1"]`. One that gives no answer is set aside until it is back. The first of them is
+in the attempts' keys. A server that answers as another model than `id` is a warning.
 
-Secrets are the names of environment variables: `$NAME` as `key`, in `url` and `headers`, or as a value in `body`.
+Secrets are the names of environment variables: `$NAME` as `key`, in `url` and `headers`, or as a
+value in `body`.
 """
 
 from __future__ import annotations
@@ -31,9 +32,27 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from ponder.core import Completion, EnvVar, Model, ModelFailure, Request, Retry, Sampled, Served, UserError, not_in_key
+from ponder.core import (
+    Completion,
+    EnvVar,
+    Model,
+    ModelFailure,
+    Request,
+    Retry,
+    Sampled,
+    Served,
+    UserError,
+    not_in_key,
+)
 from ponder.core.plugins import closest
-from ponder.core.secrets import REFERENCE, Secrets, check_body, check_headers, check_sendable, check_url
+from ponder.core.secrets import (
+    REFERENCE,
+    Secrets,
+    check_body,
+    check_headers,
+    check_sendable,
+    check_url,
+)
 from ponder.core.text import count, encodable
 from ponder.models.endpoint.counting import ServerTokenizer, beside_v1
 from ponder.models.endpoint.failures import (
@@ -77,7 +96,8 @@ ANOTHER_SERVER = 0.01  # seconds until the next try if another server can be ask
 ABOVE_ZERO = (
     "concurrency", "timeout", "idle_timeout", "max_wait", "budget", "requests_per_minute", "tokens_per_minute",
 )  # fmt: skip
-# Fields of a request that a body must not override, because the caps, the bills and the answers depend on them.
+# Fields of a request that a body must not override, because the caps, the bills and the answers
+# depend on them.
 OWN_SETTINGS = {
     "model": "id = …",
     "messages": "the task writes them: ponder list tasks",
@@ -87,7 +107,8 @@ OWN_SETTINGS = {
     "stream": "stream = true",
 }
 LONGEST_MESSAGE = 2000  # characters of a server's text that a user is shown
-SHORTEST_KEY = 12  # characters: shorter ones ("EMPTY", "1234") stay in replies, where they may be part of an answer
+# characters: shorter ones ("EMPTY", "1234") stay in replies, where they may be part of an answer
+SHORTEST_KEY = 12
 
 
 class Listed(msgspec.Struct):
@@ -109,38 +130,47 @@ _props = msgspec.json.Decoder(Props)
 @dataclass(kw_only=True)
 class Endpoint(Model, Served, Sampled):
     id: str  # the model's name on the server
-    url: str | tuple[str, ...] = "http://127.0.0.1:8000/v1"  # without /chat/completions; a list: they share the load
+    # without /chat/completions; a list: they share the load
+    url: str | tuple[str, ...] = "http://127.0.0.1:8000/v1"
     budget: int | None = None  # completion tokens, thinking included; default: the server's limit
     temperature: float | None = None  # default: the server's
     top_p: float | None = None  # default: the server's
     effort: str | None = None  # sent as `reasoning_effort`; default: the server's
-    served_as: str = not_in_key("")  # in an attempt's key instead of `url`, for a model that has moved
+    # in an attempt's key instead of `url`, for a model that has moved
+    served_as: str = not_in_key("")
     send_seed: bool = True  # send a different seed with every attempt
     body: dict[str, Any] = field(default_factory=dict)  # additional fields of the request's body
-    budget_field: Literal["max_tokens", "max_completion_tokens"] = not_in_key("max_tokens")  # its name there
+    # its name there
+    budget_field: Literal["max_tokens", "max_completion_tokens"] = not_in_key("max_tokens")
     key: EnvVar | None = not_in_key(None)  # $NAME of the environment variable with the API key
     headers: dict[str, str] = field(
         default_factory=dict, metadata={"not_in_key": True}
     )  # additional ones; values may contain $NAME
-    tokenizer: str = not_in_key("")  # a tokenizer.json or a hub id, to count thinking tokens if the server doesn't
+    # a tokenizer.json or a hub id, to count thinking tokens if the server doesn't
+    tokenizer: str = not_in_key("")
     concurrency: int = not_in_key(
         32
     )  # requests in progress at once, at all servers together; at most llama.cpp's slots
     probe: bool = not_in_key(
         True
     )  # check that the server can be reached when a run starts; false: only ask for replies
-    stream: bool = not_in_key(False)  # stream replies: records the seconds to the first token, keeps proxies waiting
+    # stream replies: records the seconds to the first token, keeps proxies waiting
+    stream: bool = not_in_key(False)
     timeout: float = not_in_key(
         1800.0
     )  # seconds for one reply; if streamed, until its first token and again from there
-    idle_timeout: float = not_in_key(600.0)  # seconds without any data after the first token, if replies are streamed
-    retries: int = not_in_key(8)  # after errors that may pass (429, 5xx, timeouts), before the attempt is `failed`
-    max_wait: float = not_in_key(300.0)  # seconds; if the server asks to wait longer, the attempt is `failed`
+    # seconds without any data after the first token, if replies are streamed
+    idle_timeout: float = not_in_key(600.0)
+    # after errors that may pass (429, 5xx, timeouts), before the attempt is `failed`
+    retries: int = not_in_key(8)
+    # seconds; if the server asks to wait longer, the attempt is `failed`
+    max_wait: float = not_in_key(300.0)
     requests_per_minute: float | None = not_in_key(None)  # rate limit
     tokens_per_minute: float | None = not_in_key(None)  # rate limit, prompt tokens included
 
     example: ClassVar[dict[str, Any]] = {"id": "model", "retries": 0}
-    proxies: ClassVar[bool] = True  # whether to ask through the proxy that the environment names, if any
+    # whether to ask through the proxy that the environment names, if any
+    proxies: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for url in (*self.urls, self.served_as):
@@ -149,15 +179,26 @@ class Endpoint(Model, Served, Sampled):
         check_body(self.body)
         for url in self.urls:
             if not url.startswith(("http://", "https://")):
-                raise UserError(f"`{url}` is not an http or https URL", hint='url = "http://127.0.0.1:8000/v1"')
+                raise UserError(
+                    f"`{url}` is not an http or https URL", hint='url = "http://127.0.0.1:8000/v1"'
+                )
             if url.rstrip("/").endswith("/chat/completions"):
-                raise UserError(f"`{url}` is the address of a page", hint="url = without /chat/completions")
+                raise UserError(
+                    f"`{url}` is the address of a page", hint="url = without /chat/completions"
+                )
         if not self.urls or len(set(self.urls)) < len(self.urls):
-            hint = "name each server once" if self.urls else 'url = "http://127.0.0.1:8000/v1", or leave it out'
+            hint = (
+                "name each server once"
+                if self.urls
+                else 'url = "http://127.0.0.1:8000/v1", or leave it out'
+            )
             raise UserError("`url` must name one server, or several different ones", hint=hint)
         for name, instead in OWN_SETTINGS.items():
             if name in self.body:
-                raise UserError(f"`{name}` can't be a field of the body: it has a setting of its own", hint=instead)
+                raise UserError(
+                    f"`{name}` can't be a field of the body: it has a setting of its own",
+                    hint=instead,
+                )
         for name in ("temperature", "top_p"):
             if name in self.body and getattr(self, name) is not None:
                 raise UserError(f"{name} is given twice", hint="leave it out of `body`")
@@ -177,7 +218,8 @@ class Endpoint(Model, Served, Sampled):
 
     def identity(self) -> dict[str, Any]:
         identity = super().identity()
-        identity["url"] = self.served_as or self.urls[0]  # so that a server more or less is the same model
+        # so that a server more or less is the same model
+        identity["url"] = self.served_as or self.urls[0]
         if identity["url"] == type(self).url:  # as in every key, a default is left out
             del identity["url"]
         return identity
@@ -209,17 +251,23 @@ class Endpoint(Model, Served, Sampled):
         try:
             url = URL(secrets.fill_url(given))
         except ValueError:  # its text contains the URL
-            raise UserError(f"{given} is not a valid URL", hint='url = "http://127.0.0.1:8000/v1"') from None
+            raise UserError(
+                f"{given} is not a valid URL", hint='url = "http://127.0.0.1:8000/v1"'
+            ) from None
         if not url.host:
             raise UserError(f"{given} names no server", hint='url = "http://127.0.0.1:8000/v1"')
         if url.user or url.password:
             if "Authorization" in headers:
-                raise UserError("a request has one login: that in `url` or the key", hint="leave out one of the two")
+                raise UserError(
+                    "a request has one login: that in `url` or the key",
+                    hint="leave out one of the two",
+                )
             login = b64encode(f"{url.user or ''}:{url.password or ''}".encode()).decode()
             headers["Authorization"] = f"Basic {secrets.hide(login, 'LOGIN')}"
             url = url.with_user(None)
         if REFERENCE.search(given.partition("?")[2]):
-            secrets.hide(url.raw_query_string, "QUERY")  # percent-encoded as in the errors of aiohttp
+            # percent-encoded as in the errors of aiohttp
+            secrets.hide(url.raw_query_string, "QUERY")
         check_sendable(headers)
         return url, headers
 
@@ -232,10 +280,12 @@ class Endpoint(Model, Served, Sampled):
         self._places: Semaphore | None = None
         self._first = Lock()
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),  # `_free` limits requests; counting doesn't wait for other replies
+            # `_free` limits requests; counting doesn't wait for other replies
+            connector=aiohttp.TCPConnector(limit=0),
             timeout=aiohttp.ClientTimeout(
                 total=None if self.stream else self.timeout,  # a stream has a `Deadline`
-                sock_connect=min(30.0, 0.9 * self.timeout),  # less than the total, so that the two can be told apart
+                # less than the total, so that the two can be told apart
+                sock_connect=min(30.0, 0.9 * self.timeout),
                 sock_read=self.timeout if self.stream else None,
             ),
             # Looking up a proxy costs CPU on every request, so only if one is set.
@@ -258,7 +308,10 @@ class Endpoint(Model, Served, Sampled):
         await self._session.close()
 
     async def reach(self) -> None:
-        """Ask for the model list. Many servers have none, so only if no server can be reached is that an error."""
+        """Ask for the model list.
+
+        Many servers have none, so only if no server can be reached is that an error.
+        """
         if self.probe:
             self._servers.check([await self._reach(server) for server in self._servers.all])
 
@@ -275,7 +328,9 @@ class Endpoint(Model, Served, Sampled):
                     # Not 403: a key that may not list models may still use them.
                     if response.status == 401 or 300 <= response.status < 400:
                         content = await whole(response.content.iter_any())
-                        raise await self._refused(server, read_refusal(response.status, content), response.headers)
+                        raise await self._refused(
+                            server, read_refusal(response.status, content), response.headers
+                        )
                     return None
             except TooLong:
                 return None
@@ -283,7 +338,9 @@ class Endpoint(Model, Served, Sampled):
                 server.set_aside(0.0)
                 return error
             except (aiohttp.ClientError, OSError) as error:
-                if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
+                if isinstance(error, TimeoutError) and not isinstance(
+                    error, aiohttp.ConnectionTimeoutError
+                ):
                     return None
                 why = self._unreachable(server, error)
                 hint = connection_hint(error, server.url)
@@ -336,20 +393,26 @@ class Endpoint(Model, Served, Sampled):
             return 0.0, f"{failure} ({count(tries + 1, 'try')})"
         if self._servers.another():
             return ANOTHER_SERVER, str(failure)
-        # Exponential back-off, times 0.5 to 1.5, so that many clients don't return at the same moment.
-        return failure.wait or min(BACK_OFF, 0.5 * 2.0 ** min(tries, 10)) * (0.5 + random.random()), str(failure)
+        # Exponential back-off, times 0.5 to 1.5, so that many clients don't return at the same
+        # moment.
+        return failure.wait or min(BACK_OFF, 0.5 * 2.0 ** min(tries, 10)) * (
+            0.5 + random.random()
+        ), str(failure)
 
     async def _try(self, payload: bytes, budget: int | None, request: Request) -> Completion:
         prompt = len(payload) // 3  # estimated
         async with await self._free():
-            charge = await self._rate_limit.start(prompt, budget, partial(request.observer.sent, request))
+            charge = await self._rate_limit.start(
+                prompt, budget, partial(request.observer.sent, request)
+            )
             started = time.monotonic()
             with self._servers.chosen() as server:
                 try:
                     reply, first_token = await self._ask(server, payload, request)
                     said, usage = self._read(request, reply)
                 except Malformed as error:
-                    passing = not isinstance(error, TooLong)  # another one would be too long as well
+                    # another one would be too long as well
+                    passing = not isinstance(error, TooLong)
                     server.set_aside(0.0)
                     raise NoAnswer(self._shown(str(error)), billed=True, passing=passing) from None
                 except NoAnswer as failure:
@@ -362,7 +425,9 @@ class Endpoint(Model, Served, Sampled):
             cost = bill(usage, said, time.monotonic() - started, self._count, prompt)
             self._rate_limit.end(charge, cost)
         if cost.counted_by == "estimate" and self.probe:
-            usage, prompt = await server.tokenizer.fill(usage, said, request.messages, payload, prompt)
+            usage, prompt = await server.tokenizer.fill(
+                usage, said, request.messages, payload, prompt
+            )
             cost = bill(usage, said, cost.seconds, self._count, prompt)
         cost = replace(cost, slack=slack(usage, said, cost, budget, request.prompt_limit))
         await self._check_name(server, reply, request)
@@ -370,18 +435,28 @@ class Endpoint(Model, Served, Sampled):
         texts = (said.thinking or said.refusal, said.answer)
         thinking, answer = (self._secrets.redact(text, SHORTEST_KEY) for text in texts)
         measures = {"first_token_seconds": first_token - started} if first_token else {}
-        return Completion(thinking, answer, said.stop, cost, measures, **self._ids(reply), note=said.note)
+        return Completion(
+            thinking, answer, said.stop, cost, measures, **self._ids(reply), note=said.note
+        )
 
     async def _free(self) -> Semaphore:
-        """Return what limits the requests in progress: `concurrency`, or the slots of llama.cpp's servers if fewer.
+        """Return what limits the requests in progress: `concurrency`, or the slots of llama.cpp's
+        servers if fewer.
 
-        More would wait in a server's queue, where `timeout` runs. A method may ask several times at once.
+        More would wait in a server's queue, where `timeout` runs. A method may ask several times at
+        once.
         """
         async with self._first:
             if self._places is None:
-                slots = [await self._slots(server) for server in self._servers.all] if self.probe else []
+                slots = (
+                    [await self._slots(server) for server in self._servers.all]
+                    if self.probe
+                    else []
+                )
                 known = bool(slots) and all(slots)
-                self._places = Semaphore(min(self.concurrency, sum(slots)) if known else self.concurrency)
+                self._places = Semaphore(
+                    min(self.concurrency, sum(slots)) if known else self.concurrency
+                )
         return self._places
 
     async def _slots(self, server: Server) -> int:
@@ -431,8 +506,12 @@ class Endpoint(Model, Served, Sampled):
         names = [model.get("id") for model in listed.data if isinstance(model, dict)]
         return [name for name in names if isinstance(name, str)]
 
-    async def _ask(self, server: Server, payload: bytes, request: Request) -> tuple[Reply, float | None]:
-        """`_post`, where one of several servers that can't be asked as the study says gives no answer."""
+    async def _ask(
+        self, server: Server, payload: bytes, request: Request
+    ) -> tuple[Reply, float | None]:
+        """`_post`, where one of several servers that can't be asked as the study says gives no
+        answer.
+        """
         try:
             return await self._post(server, payload)
         except WrongServer as error:
@@ -478,7 +557,9 @@ class Endpoint(Model, Served, Sampled):
         raise await self._refused(server, read_refusal(status, content), response.headers, payload)
 
     def _unreachable(self, server: Server, error: Exception) -> str:
-        if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
+        if isinstance(error, TimeoutError) and not isinstance(
+            error, aiohttp.ConnectionTimeoutError
+        ):
             if not self.stream:
                 queue = "the wait in its queue counts: lower `concurrency`, or `stream = true` to count from the reply"
                 return f"no reply within {self.timeout:g} seconds ({queue})"
@@ -494,7 +575,9 @@ class Endpoint(Model, Served, Sampled):
         return text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]}…"
 
     def _not_a_chat(self, server: Server, text: str) -> NoAnswer | WrongServer:
-        """Return the error for a page that isn't a chat endpoint's; one that has answered before may be back soon."""
+        """Return the error for a page that isn't a chat endpoint's; one that has answered before
+        may be back soon.
+        """
         what = f"{server.url} answers with {self._shown(text)[:200]}, not with a chat completion"
         if server.has_answered:
             return NoAnswer(what)
@@ -518,7 +601,9 @@ class Endpoint(Model, Served, Sampled):
             if nearest:
                 hint = f'id = "{nearest}"; {hint}'
             hint = self._shown(hint)
-            return WrongServer(f"{server.url} does not know the model `{self.id}`: {error}", hint=hint)
+            return WrongServer(
+                f"{server.url} does not know the model `{self.id}`: {error}", hint=hint
+            )
         hint = self._url_hint(server)
         if hint.endswith("?"):
             hint = f"{hint} does it know the model `{self.id}`?"
@@ -527,7 +612,9 @@ class Endpoint(Model, Served, Sampled):
     async def _refused(
         self, server: Server, refusal: Refusal, headers: Mapping[str, str], payload: bytes = b"{}"
     ) -> NoAnswer | WrongServer:
-        """Return the error for a response with an HTTP status that isn't 200; `payload` is what was sent."""
+        """Return the error for a response with an HTTP status that isn't 200; `payload` is what was
+        sent.
+        """
         status, error = refusal.status, self._shown(str(refusal))
         if status in (404, 405):
             return await self._no_such_page_or_model(server, refusal)
@@ -536,13 +623,20 @@ class Endpoint(Model, Served, Sampled):
             return WrongServer(f"{server.url} {problem}: {error}", hint=hint)
         if status in (401, 403):
             hint = 'key = "$NAME" names the environment variable that holds it'
-            return WrongServer(f"{server.url} {'refuses the' if self.key else 'wants a'} key: {error}", hint=hint)
+            return WrongServer(
+                f"{server.url} {'refuses the' if self.key else 'wants a'} key: {error}", hint=hint
+            )
         if 300 <= status < 400:
             # Not followed: the key would be sent wherever the server says.
             to = self._shown(headers.get("Location", "an unknown place"))
-            return WrongServer(f"{server.url} redirects to {to}", hint="if you trust that address, make it the `url`")
+            return WrongServer(
+                f"{server.url} redirects to {to}",
+                hint="if you trust that address, make it the `url`",
+            )
         if status == 400 and server.url.startswith("http://") and speaks_https(refusal.message):
-            return WrongServer(f"{server.url}: {error}", hint=f'url = "https{server.url.removeprefix("http")}"')
+            return WrongServer(
+                f"{server.url}: {error}", hint=f'url = "https{server.url.removeprefix("http")}"'
+            )
         if status in (400, 413, 422) and (room := room_for_reply(refusal.message)):
             error = f"{error} ({room.hint})"
         return refused(status, error, headers.get("Retry-After"))

@@ -1,11 +1,13 @@
 """Counts tokens with the server's own tokenizer, where its `usage` leaves something out.
 
-`POST /tokenize`, beside `/v1`, is understood by llama.cpp, vLLM and SGLang. Thinking tokens are those of the thinking's
-text. The rest of the completion is the answer's: its text, the tags around the thinking, and the token that ends the
-turn. A total in `usage` stays the total, because the counts of two texts don't always add up to that of both together.
+`POST /tokenize`, beside `/v1`, is understood by llama.cpp, vLLM and SGLang. Thinking tokens are
+those of the thinking's text. The rest of the completion is the answer's: its text, the tags around
+the thinking, and the token that ends the turn. A total in `usage` stays the total, because the
+counts of two texts don't always add up to that of both together.
 
-The first reply that needs a count finds out whether the server has such a page, while others wait. Nothing that goes
-wrong here is an error: the bill is then estimated, as for a server without such a page.
+The first reply that needs a count finds out whether the server has such a page, while others wait.
+Nothing that goes wrong here is an error: the bill is then estimated, as for a server without such a
+page.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ from ponder.models.endpoint.reply import (
 )
 
 SECONDS = 5.0  # for all counts of one reply; a tokenizer takes milliseconds
-LONGEST = 250_000  # characters: a longer text would block other calls while it is sent, and take the server seconds
+# characters: a longer text would block other calls while it is sent, and take the server seconds
+LONGEST = 250_000
 MOST_MISSES = 3  # timeouts in a row after which the server isn't asked again
 
 
@@ -54,7 +57,9 @@ def beside_v1(url: URL, page: str) -> URL:
 
 
 class ServerTokenizer:
-    def __init__(self, session: aiohttp.ClientSession, url: URL, headers: Mapping[str, str], model: str) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, url: URL, headers: Mapping[str, str], model: str
+    ) -> None:
         self._session, self._headers, self._model = session, headers, model
         self._tokenize = beside_v1(url, "tokenize")
         self._template = beside_v1(url, "apply-template")
@@ -64,7 +69,9 @@ class ServerTokenizer:
     async def fill(
         self, usage: Any, said: Said, messages: Sequence[Message], payload: bytes, sent: int
     ) -> tuple[dict[str, Any], int]:
-        """A reply's `usage` with what it lacks, as far as the server counts it, and an estimate of its prompt."""
+        """A reply's `usage` with what it lacks, as far as the server counts it, and an estimate of
+        its prompt.
+        """
         filled = dict(usage) if isinstance(usage, dict) else {}
         if not self._known:
             async with self._first:
@@ -73,19 +80,30 @@ class ServerTokenizer:
         return filled, await self._fill(filled, said, messages, payload, sent)
 
     async def _fill(
-        self, usage: dict[str, Any], said: Said, messages: Sequence[Message], payload: bytes, sent: int
+        self,
+        usage: dict[str, Any],
+        said: Said,
+        messages: Sequence[Message],
+        payload: bytes,
+        sent: int,
     ) -> int:
-        if self._misses >= MOST_MISSES or max(len(payload), *map(len, said.written), len(said.thinking)) > LONGEST:
+        if (
+            self._misses >= MOST_MISSES
+            or max(len(payload), *map(len, said.written), len(said.thinking)) > LONGEST
+        ):
             return sent
         try:
             async with asyncio.timeout(SECONDS):
                 await self._fill_completion(usage, said)
                 if not prompt_tokens(usage):
-                    usage.pop("total_tokens", None)  # it would make any error of this count a part of the reply
+                    # it would make any error of this count a part of the reply
+                    usage.pop("total_tokens", None)
                     usage["prompt_tokens"] = await self._prompt(payload)
                 if not prompt_tokens(usage):
                     # Without what the chat template adds, so no more than an estimate.
-                    sent = await self._text("\n".join(message.content for message in messages)) or sent
+                    sent = (
+                        await self._text("\n".join(message.content for message in messages)) or sent
+                    )
             self._known, self._misses = True, 0
         except (aiohttp.ClientError, OSError, Malformed) as error:
             absent = isinstance(error, Malformed) and not self._known
@@ -128,11 +146,15 @@ class ServerTokenizer:
         raise Malformed("a text has no tokens")
 
     async def _post(self, url: URL, content: bytes) -> Tokenized:
-        async with self._session.post(url, data=content, headers=self._headers, allow_redirects=False) as response:
+        async with self._session.post(
+            url, data=content, headers=self._headers, allow_redirects=False
+        ) as response:
             if response.status != 200:
                 raise Malformed(f"HTTP {response.status}")
             return decode_json(await whole(response.content.iter_any()), _decoder)
 
 
 def _tokens(response: Tokenized) -> int:
-    return as_count(response.count) or (len(response.tokens) if isinstance(response.tokens, list) else 0)
+    return as_count(response.count) or (
+        len(response.tokens) if isinstance(response.tokens, list) else 0
+    )

@@ -1,8 +1,8 @@
-"""Why a try at an endpoint gave no answer: whether it is worth repeating, whether the server may have billed it, and
-what the user can change if it will never work.
+"""Why a try at an endpoint gave no answer: whether it is worth repeating, whether the server may
+have billed it, and what the user can change if it will never work.
 
-A refusal (429, 500, 503) costs nothing. A timeout, a connection that is cut, a gateway's error or a garbled reply may
-hide an answer that the model has written, so it is counted as billed.
+A refusal (429, 500, 503) costs nothing. A timeout, a connection that is cut, a gateway's error or a
+garbled reply may hide an answer that the model has written, so it is counted as billed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ RETRIED = {408, 409, 425, 429}  # HTTP statuses that are retried, besides every 
 TIMED_OUT = {408, 504, 524}  # the server, or a proxy before it, has waited for the model in vain
 MAYBE_BILLED = TIMED_OUT | {502}
 # Error codes that come as a rate limit (429), but that waiting doesn't cure.
-NO_CREDIT = {"insufficient_quota", "insufficient_balance", "billing_hard_limit_reached", "billing_not_active"}
+NO_CREDIT = {
+    "insufficient_quota",
+    "insufficient_balance",
+    "billing_hard_limit_reached",
+    "billing_not_active",
+}
 # Fields of a request that some models refuse, and what to change in the study.
 REFUSED_FIELDS = {
     "temperature": "leave out `temperature`, or set one that the model accepts",
@@ -43,7 +48,8 @@ _REFUSES_FIELD = re.compile(
 )
 # How they name the most tokens: of prompt and reply together, or of the reply alone.
 _CONTEXT = re.compile(
-    r"maximum context length (?:is|of) (\d+)|context (?:size|window|length)\D{0,20}(\d+)", re.IGNORECASE
+    r"maximum context length (?:is|of) (\d+)|context (?:size|window|length)\D{0,20}(\d+)",
+    re.IGNORECASE,
 )
 _LONGEST_REPLY = re.compile(
     r"at most (\d+) (?:completion|output) tokens|range of max_tokens is \[\d+, ?(\d+)\]|> (\d+), which is the maximum",
@@ -58,12 +64,20 @@ _NOT_HTTP = re.compile(r"HTTP request (?:was sent )?to (?:an )?HTTPS", re.IGNORE
 
 
 class WrongServer(UserError):
-    """A server that no request can be sent to as the study says: another key, page, model or address is needed."""
+    """A server that no request can be sent to as the study says: another key, page, model or
+    address is needed.
+    """
 
 
 class NoAnswer(Exception):
     def __init__(
-        self, why: str, kind: Kind = "error", *, billed: bool = False, wait: float = 0.0, passing: bool = True
+        self,
+        why: str,
+        kind: Kind = "error",
+        *,
+        billed: bool = False,
+        wait: float = 0.0,
+        passing: bool = True,
     ) -> None:
         super().__init__(why)
         self.kind, self.billed = kind, billed
@@ -84,7 +98,9 @@ class Refusal(NamedTuple):
 
 
 def read_refusal(status: int, content: bytes) -> Refusal:
-    """Return the error in the body of a response: of JSON its message, of a web page its title, else the text."""
+    """Return the error in the body of a response: of JSON its message, of a web page its title,
+    else the text.
+    """
     text = content.decode("utf-8", "replace").strip()
     if is_web_page("", content):
         title = re.search(r"<title[^>]*>(.*?)</title>", text, re.IGNORECASE | re.DOTALL)
@@ -120,11 +136,16 @@ def status_inside(error: Any) -> int:
 
 def is_web_page(content_type: str, content: bytes) -> bool:
     """Return whether a response is a page for people, not data."""
-    return content_type == "text/html" or content.lstrip()[:9].lower().startswith((b"<!doctype", b"<html"))
+    return content_type == "text/html" or content.lstrip()[:9].lower().startswith(
+        (b"<!doctype", b"<html")
+    )
 
 
-def setting_to_change(refusal: Refusal, sent: Mapping[str, Any], budget_field: str) -> tuple[str, str] | None:
-    """Return which setting makes a server refuse every request, and a hint; None if others may succeed.
+def setting_to_change(
+    refusal: Refusal, sent: Mapping[str, Any], budget_field: str
+) -> tuple[str, str] | None:
+    """Return which setting makes a server refuse every request, and a hint; None if others may
+    succeed.
 
     `sent` is the body of the request that was refused.
     """
@@ -152,7 +173,9 @@ def _refuses(refusal: Refusal, field: str) -> bool:
 
 
 class Room(NamedTuple):
-    """The most tokens that a server takes, those of the prompt as far as it says, and what to do about it."""
+    """The most tokens that a server takes, those of the prompt as far as it says, and what to do
+    about it.
+    """
 
     limit: int
     prompt: int
@@ -172,7 +195,9 @@ def room_for_reply(message: str) -> Room | None:
         return Room(limit, prompt, hint)
     if prompt:
         both = f"of its {limit:,} tokens for prompt and reply this prompt takes {prompt:,}"
-        return Room(limit, prompt, f"budget = {limit - prompt} at most: {both}, and others may take more")
+        return Room(
+            limit, prompt, f"budget = {limit - prompt} at most: {both}, and others may take more"
+        )
     return Room(limit, 0, f"a `budget` well below {limit:,}: the prompt needs room too")
 
 
@@ -203,7 +228,9 @@ def connection_hint(error: Exception, url: str) -> str:
         return f'if the server speaks http, not https: url = "http{url.removeprefix("https")}"'
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "is `url` right?"
-    if url.startswith("http://") and not isinstance(error, aiohttp.ClientConnectorError | TimeoutError):
+    if url.startswith("http://") and not isinstance(
+        error, aiohttp.ClientConnectorError | TimeoutError
+    ):
         return f'if the server speaks https, not http: url = "https{url.removeprefix("http")}"'
     return "is the server running (one that loads a model may need minutes), and is `url` right?"
 
@@ -219,7 +246,9 @@ def refused(status: int, why: str, after: str | None) -> NoAnswer:
 def broken(error: Exception, why: str) -> NoAnswer:
     """No response, or half of one."""
     if isinstance(error, TimeoutError):
-        return NoAnswer(why, "timeout", billed=not isinstance(error, aiohttp.ConnectionTimeoutError))
+        return NoAnswer(
+            why, "timeout", billed=not isinstance(error, aiohttp.ConnectionTimeoutError)
+        )
     return NoAnswer(why, billed=not isinstance(error, aiohttp.ClientConnectorError))
 
 

@@ -1,10 +1,11 @@
 """Keeps an endpoint's rate limits: requests per minute, and tokens per minute.
 
-Tokens are reserved: a request counts in full, prompt and longest possible reply, from the moment it starts, and its
-unused part is given back when its bill arrives. The requests that start in any minute take no more than a minute's
-worth. The first minute is no exception: its allowance grows from five seconds' worth at the start, since a run that
-resumes another must not add a second minute's worth to that of the first. A request that is larger than the whole
-allowance starts alone, and those after it wait until its share has passed.
+Tokens are reserved: a request counts in full, prompt and longest possible reply, from the moment it
+starts, and its unused part is given back when its bill arrives. The requests that start in any
+minute take no more than a minute's worth. The first minute is no exception: its allowance grows
+from five seconds' worth at the start, since a run that resumes another must not add a second
+minute's worth to that of the first. A request that is larger than the whole allowance starts alone,
+and those after it wait until its share has passed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class RateLimit:
         self._longest = 0  # completion tokens of the longest reply so far
         self._turn, self._settled = asyncio.Lock(), asyncio.Event()
 
-    async def start(self, prompt: int, budget: int | None, send: Callable[[], None]) -> Charge | None:
+    async def start(
+        self, prompt: int, budget: int | None, send: Callable[[], None]
+    ) -> Charge | None:
         """Wait until a request may start, call `send`, and count the request, unless `send` raises."""
         if not (self._requests or self._limit):
             send()
@@ -60,7 +63,9 @@ class RateLimit:
             return self._count(most) if self._limit else None
 
     def end(self, charge: Charge | None, bill: Bill | None) -> None:
-        """Count what the request has taken, in place of the most that it might have; None: the server refused it."""
+        """Count what the request has taken, in place of the most that it might have; None: the
+        server refused it.
+        """
         if charge is None:
             return
         if bill:
@@ -81,7 +86,9 @@ class RateLimit:
         return charge
 
     def _wait(self, most: int, limit: float) -> float:
-        """Seconds until it is worth asking again whether so many tokens may be taken; 0 if they may be now."""
+        """Seconds until it is worth asking again whether so many tokens may be taken; 0 if they may
+        be now.
+        """
         now = _now()
         self._opened = now if self._opened is None else self._opened
         self._expire()

@@ -1,8 +1,9 @@
-"""Reads the reply of a chat endpoint, whatever dialect it speaks: thinking, answer, why it ended, and its bill.
+"""Reads the reply of a chat endpoint, whatever dialect it speaks: thinking, answer, why it ended,
+and its bill.
 
-Thinking may be in `reasoning_content`, in `reasoning` or `reasoning_details`, in content parts of their own, or between
-`<think>` tags. Servers differ in their bookkeeping too. A reply with an answer is never rejected because of it: a token
-count that can't be one is treated as not given.
+Thinking may be in `reasoning_content`, in `reasoning` or `reasoning_details`, in content parts of
+their own, or between `<think>` tags. Servers differ in their bookkeeping too. A reply with an
+answer is never rejected because of it: a token count that can't be one is treated as not given.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ T = TypeVar("T")
 MOST_TOKENS = 10**9  # no single call has more: such a count is an error
 MOST_BYTES = 64 * 2**20  # of a response; a million tokens take some 5 MB
 MOST_STREAMED = 8 * MOST_BYTES  # an event takes 200 to 500 bytes for each token
-_CUT = {"length", "max_tokens", "max_output_tokens", "max_completion_tokens", "model_length"}  # finish reasons
-_FILTERS = {"content_filter", "content_policy_violation", "responsibleaipolicyviolation"}  # error codes
+# finish reasons
+_CUT = {"length", "max_tokens", "max_output_tokens", "max_completion_tokens", "model_length"}
+# error codes
+_FILTERS = {"content_filter", "content_policy_violation", "responsibleaipolicyviolation"}
 _THINKING_PARTS = ("thinking", "reasoning", "reasoning_text", "reasoning.text")
 _TEXT_FIELDS = ("text", "thinking", "content", "reasoning", "summary")
 
@@ -34,7 +37,9 @@ class Malformed(ValueError):
 
 
 class NoChoices(Malformed):
-    """The server has answered with JSON that has no choices; `error` is what it says is wrong, if anything."""
+    """The server has answered with JSON that has no choices; `error` is what it says is wrong, if
+    anything.
+    """
 
     def __init__(self, reply: Reply, content: bytes) -> None:
         self.error = reply.error
@@ -81,7 +86,8 @@ class Said:
     stop: Literal["end", "length"]
     note: str  # why there is no answer; "" if there is one
     refusal: str = ""  # its text, which is no answer to grade
-    written: tuple[str, ...] = field(default=(), compare=False)  # the texts as they came, with spaces and tags
+    # the texts as they came, with spaces and tags
+    written: tuple[str, ...] = field(default=(), compare=False)
 
 
 _decoder = msgspec.json.Decoder(Reply)
@@ -117,11 +123,13 @@ def decode_json(content: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         return decoder.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
-    # Python's own parser also takes invalid UTF-8, half a surrogate pair, NaN, and numbers of any length.
+    # Python's own parser also takes invalid UTF-8, half a surrogate pair, NaN, and numbers of any
+    # length.
     try:
         data = json.loads(content.decode("utf-8-sig", "replace"), parse_int=float)
         if isinstance(data, dict) and isinstance(data.get("choices"), list):
-            data["choices"] = [choice for choice in data["choices"] if choice][:1]  # the others may be anything
+            # the others may be anything
+            data["choices"] = [choice for choice in data["choices"] if choice][:1]
         reply: T = msgspec.convert(data, decoder.type)
     except (ValueError, RecursionError) as error:
         raise Malformed(f"the endpoint's reply is malformed JSON: {error}") from None
@@ -142,7 +150,9 @@ def filtered(error: Any) -> bool:
         return False
     codes = (error.get("code"), error.get("type"), _inside(error, "innererror", "code"))
     flagged = _inside(error, "metadata", "flagged_input")  # OpenRouter's moderation
-    return flagged is not None or any(isinstance(code, str) and code.lower() in _FILTERS for code in codes)
+    return flagged is not None or any(
+        isinstance(code, str) and code.lower() in _FILTERS for code in codes
+    )
 
 
 def read(reply: Reply) -> Said:
@@ -152,13 +162,19 @@ def read(reply: Reply) -> Said:
     answer, thinking, refusal = _parts(message.content)
     for given in (message.reasoning_details, message.reasoning, message.reasoning_content):
         thinking = text if (text := _text(given)).strip() else thinking
-    thinking, answer, refusal = encodable(thinking), encodable(answer), encodable(refusal or _text(message.refusal))
+    thinking, answer, refusal = (
+        encodable(thinking),
+        encodable(answer),
+        encodable(refusal or _text(message.refusal)),
+    )
     written = (thinking, answer, refusal)
     if not thinking.strip():
         thinking, answer = split_thinking(answer)
     finish = choice.finish_reason.lower() if isinstance(choice.finish_reason, str) else ""
     if finish == "error" or (reply.error and not (thinking or answer)):
-        raise Malformed(f"the endpoint reports an error in its reply: {reply.error or 'it does not say which'}")
+        raise Malformed(
+            f"the endpoint reports an error in its reply: {reply.error or 'it does not say which'}"
+        )
     stop: Literal["end", "length"] = "length" if finish in _CUT else "end"
     if finish == "content_filter":
         return Said(thinking, answer, stop, "content filter", written=written)
@@ -189,16 +205,22 @@ def _text(value: Any, depth: int = 4) -> str:
     if isinstance(value, list) and depth:
         return "".join([_text(one, depth - 1) for one in value])
     if isinstance(value, dict) and depth:
-        return next((text for name in _TEXT_FIELDS if (text := _text(value.get(name), depth - 1))), "")
+        return next(
+            (text for name in _TEXT_FIELDS if (text := _text(value.get(name), depth - 1))), ""
+        )
     return ""
 
 
-def bill(usage: Any, said: Said, seconds: float, count: Callable[[str], int] | None = None, sent: int = 0) -> Bill:
-    """Return what a reply cost: counted by the server, else by a tokenizer, else estimated from the characters.
+def bill(
+    usage: Any, said: Said, seconds: float, count: Callable[[str], int] | None = None, sent: int = 0
+) -> Bill:
+    """Return what a reply cost: counted by the server, else by a tokenizer, else estimated from the
+    characters.
 
-    Some servers include the thinking in `completion_tokens`, some count it beside them, and some only in the total. So
-    the output is what the total leaves beside the prompt, and what it has more than the completion is thinking.
-    `sent` is an estimate of the prompt's tokens, used if the server doesn't count them.
+    Some servers include the thinking in `completion_tokens`, some count it beside them, and some
+    only in the total. So the output is what the total leaves beside the prompt, and what it has
+    more than the completion is thinking. `sent` is an estimate of the prompt's tokens, used if the
+    server doesn't count them.
     """
     usage = usage if isinstance(usage, dict) else {}
     prompt, cached = _prompt(usage)
@@ -208,7 +230,11 @@ def bill(usage: Any, said: Said, seconds: float, count: Callable[[str], int] | N
         hidden = output - completion
     thought = max(reasoning_tokens(usage), hidden)
     by: CountedBy = "server"
-    if not output or (said.thinking and not reasoning_tokens(usage)) or (visible and not completion and not thought):
+    if (
+        not output
+        or (said.thinking and not reasoning_tokens(usage))
+        or (visible and not completion and not thought)
+    ):
         # What the server counts stays the sum.
         if count:
             by, thought = "tokenizer", max(hidden, count(said.thinking))
@@ -216,16 +242,26 @@ def bill(usage: Any, said: Said, seconds: float, count: Callable[[str], int] | N
         else:
             characters = len(said.thinking) + len(visible)
             output = output or characters // 4
-            by, thought = "estimate", max(hidden, round(output * len(said.thinking) / max(1, characters)))
+            by, thought = (
+                "estimate",
+                max(hidden, round(output * len(said.thinking) / max(1, characters))),
+            )
         thought = min(thought, output)
-    return Bill(prompt or sent, thought, output - thought, seconds, by if prompt or not sent else "estimate", cached)
+    return Bill(
+        prompt or sent,
+        thought,
+        output - thought,
+        seconds,
+        by if prompt or not sent else "estimate",
+        cached,
+    )
 
 
 def slack(usage: Any, said: Said, bill: Bill, budget: int | None, prompt_limit: int) -> Spend:
     """Return what to add to a bill for an upper bound, where the server doesn't report its tokens.
 
-    A reply that was cut off, or whose count can't be one, may have taken its whole budget. Any other has at most one
-    token per byte of its text.
+    A reply that was cut off, or whose count can't be one, may have taken its whole budget. Any
+    other has at most one token per byte of its text.
     """
     usage = usage if isinstance(usage, dict) else {}
     prompt = completion = 0
@@ -240,10 +276,13 @@ def slack(usage: Any, said: Said, bill: Bill, budget: int | None, prompt_limit: 
 
 
 def output_tokens(usage: dict[str, Any]) -> int:
-    """Return the tokens that a server bills as output, thinking included; 0 if it doesn't count them."""
+    """Return the tokens that a server bills as output, thinking included; 0 if it doesn't count
+    them.
+    """
     completion, reasoning = completion_tokens(usage), reasoning_tokens(usage)
     output = completion
-    if prompt := prompt_tokens(usage):  # without it, nobody knows how much of the total is the prompt's
+    # without it, nobody knows how much of the total is the prompt's
+    if prompt := prompt_tokens(usage):
         output = max(completion, as_count(usage.get("total_tokens")) - prompt)
     # Without a total, a completion smaller than its reasoning can't include it.
     return output if output >= reasoning else completion + reasoning
@@ -254,7 +293,9 @@ def completion_tokens(usage: dict[str, Any]) -> int:
 
 
 def reasoning_tokens(usage: dict[str, Any]) -> int:
-    return _either(usage, ("completion_tokens_details", "output_tokens_details"), "reasoning_tokens")
+    return _either(
+        usage, ("completion_tokens_details", "output_tokens_details"), "reasoning_tokens"
+    )
 
 
 def prompt_tokens(usage: dict[str, Any]) -> int:
@@ -262,17 +303,24 @@ def prompt_tokens(usage: dict[str, Any]) -> int:
 
 
 def _prompt(usage: dict[str, Any]) -> tuple[int, int]:
-    """Prompt tokens, and those of them from the server's cache, as OpenAI and vLLM, DeepSeek or Anthropic name them."""
+    """Prompt tokens, and those of them from the server's cache, as OpenAI and vLLM, DeepSeek or
+    Anthropic name them.
+    """
     cached = _either(usage, ("prompt_tokens_details", "input_tokens_details"), "cached_tokens")
     cached = cached or as_count(usage.get("prompt_cache_hit_tokens"))
     if prompt := as_count(usage.get("prompt_tokens")):
         cached = cached or as_count(usage.get("cache_read_input_tokens"))
         beyond = as_count(usage.get("total_tokens")) - prompt - completion_tokens(usage)
         created = as_count(usage.get("cache_creation_input_tokens"))
-        if beyond > 0 and beyond != reasoning_tokens(usage) and beyond in (cached, created, cached + created):
+        if (
+            beyond > 0
+            and beyond != reasoning_tokens(usage)
+            and beyond in (cached, created, cached + created)
+        ):
             prompt += beyond  # the total says that they are counted beside the prompt
         return prompt, min(prompt, cached)
-    # Anthropic counts what it reads from its cache, and what it writes to it, beside the input tokens.
+    # Anthropic counts what it reads from its cache, and what it writes to it, beside the input
+    # tokens.
     beside = [as_count(usage.get(f"cache_{kind}_input_tokens")) for kind in ("read", "creation")]
     prompt = as_count(usage.get("input_tokens")) + sum(beside)
     return prompt, min(prompt, cached or beside[0])
@@ -293,7 +341,8 @@ def as_count(value: Any) -> int:
     if isinstance(value, str):
         value = float(value) if value.isdecimal() and len(value) < 20 else None
     countable = isinstance(value, int | float) and not isinstance(value, bool)
-    return int(value) if countable and 0 <= value <= MOST_TOKENS else 0  # not nan: no comparison with it is true
+    # not nan: no comparison with it is true
+    return int(value) if countable and 0 <= value <= MOST_TOKENS else 0
 
 
 def load_tokenizer(name: str) -> Callable[[str], int]:
@@ -304,7 +353,9 @@ def load_tokenizer(name: str) -> Callable[[str], int]:
         what = "counting with a tokenizer needs a package that isn't installed: tokenizers"
         raise UserError(what, hint="pip install tokenizers") from None
     try:
-        tokenizer = Tokenizer.from_file(name) if name.endswith(".json") else Tokenizer.from_pretrained(name)
+        tokenizer = (
+            Tokenizer.from_file(name) if name.endswith(".json") else Tokenizer.from_pretrained(name)
+        )
     except Exception as error:  # its errors have no common type
         what = f"can't load the tokenizer `{name}`: {error}"
         raise UserError(what, hint="a tokenizer.json, or a model's id on the hub") from None

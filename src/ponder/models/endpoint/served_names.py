@@ -1,7 +1,8 @@
 """Notices servers that answer as another model than the one that was asked for.
 
-A server may give the same model another name: with its date (`gpt-4o-2024-08-06`), with or without its path, in other
-capitals. A server whose model list has the name that was asked for may answer under an alias of it.
+A server may give the same model another name: with its date (`gpt-4o-2024-08-06`), with or without
+its path, in other capitals. A server whose model list has the name that was asked for may answer
+under an alias of it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,13 @@ _DATE = re.compile(r"[-@_](v?\d{3,8}|\d{4}-\d\d(-\d\d)?|\d\d-\d\d(-?\d\d(\d\d)?)
 
 
 def alike(one: str, other: str) -> bool:
-    """Whether two names may be the same model's: the same last part, one of them perhaps with a date."""
-    one, other = (_LATEST.sub("", re.split(r"[/\\]", name.lower())[-1].removesuffix(".gguf")) for name in (one, other))
+    """Whether two names may be the same model's: the same last part, one of them perhaps with a
+    date.
+    """
+    one, other = (
+        _LATEST.sub("", re.split(r"[/\\]", name.lower())[-1].removesuffix(".gguf"))
+        for name in (one, other)
+    )
     return one == other or _DATE.sub("", one) == other or one == _DATE.sub("", other)
 
 
@@ -37,8 +43,14 @@ class ServedNames:
     def warning(self, url: str, name: str, *, alias: bool = False) -> str:
         """What is odd about a name, if anything: it is another model's, or another server's is."""
         if not alias and not alike(name, self._asked):
-            return f"{url} answers as `{name}`, and its answers are stored as those of `{self._asked}`"
-        others = {other: said for other, said in self._accepted.items() if other != url and not alike(said, name)}
+            return (
+                f"{url} answers as `{name}`, and its answers are stored as those of `{self._asked}`"
+            )
+        others = {
+            other: said
+            for other, said in self._accepted.items()
+            if other != url and not alike(said, name)
+        }
         self._accepted[url] = name
         if not others:
             return ""

@@ -1,8 +1,8 @@
 """Shares the requests of one model among several servers.
 
-A request goes to the server with the fewest requests in progress. One that gives no answer is set aside, for longer
-each time it fails in a row, and then gets a single request to show that it is back. So is one that knows no such model
-or refuses the key, unless all of them do.
+A request goes to the server with the fewest requests in progress. One that gives no answer is set
+aside, for longer each time it fails in a row, and then gets a single request to show that it is
+back. So is one that knows no such model or refuses the key, unless all of them do.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ class Servers:
 
     @contextmanager
     def chosen(self) -> Iterator[Server]:
-        """The server to ask next, for as long as it is asked. If all are set aside, the one that is back first."""
+        """The server to ask next, for as long as it is asked.
+
+        If all are set aside, the one that is back first.
+        """
         free = [server for server in self.all if server.free()]
         server = min(free, key=lambda s: s.calls) if free else min(self.all, key=lambda s: s.back)
         server.calls += 1

@@ -1,7 +1,9 @@
-"""Puts a streamed reply together: server-sent events in, one reply out, with the time of its first token.
+"""Puts a streamed reply together: server-sent events in, one reply out, with the time of its first
+token.
 
-Each event is a line `data: {…}` with a piece of the reply; `data: [DONE]` ends them. Lines may end in CRLF, comments
-(`: keep-alive`) come in between, and a chunk from the network may end anywhere, in the middle of a character too.
+Each event is a line `data: {…}` with a piece of the reply; `data: [DONE]` ends them. Lines may end
+in CRLF, comments (`: keep-alive`) come in between, and a chunk from the network may end anywhere,
+in the middle of a character too.
 """
 
 from __future__ import annotations
@@ -44,10 +46,11 @@ _decoder = msgspec.json.Decoder(Event)
 
 
 class Deadline:
-    """Limits one streamed reply: `timeout` seconds until its first text, and as many from there to its end.
+    """Limits one streamed reply: `timeout` seconds until its first text, and as many from there to
+    its end.
 
-    So the wait in a server's queue takes nothing from the time for the reply. From the first text on, `idle_timeout`
-    limits the seconds without any data.
+    So the wait in a server's queue takes nothing from the time for the reply. From the first text
+    on, `idle_timeout` limits the seconds without any data.
     """
 
     def __init__(self, timeout: float, idle_timeout: float) -> None:
@@ -97,7 +100,8 @@ async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    begun = list[bytes]()  # pieces of a line, joined once, so that a line of 10 MB takes linear time
+    # pieces of a line, joined once, so that a line of 10 MB takes linear time
+    begun = list[bytes]()
     async for chunk in chunks:
         first, *more = chunk.split(b"\n")
         begun.append(first)

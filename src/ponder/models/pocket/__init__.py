@@ -1,4 +1,5 @@
-"""Runs the pocket model: a Llama of 0.6 to 2 million parameters that ships with Ponder and reasons, without torch.
+"""Runs the pocket model: a Llama of 0.6 to 2 million parameters that ships with Ponder and reasons,
+without torch.
 
 There is one network per task, Tents and execution with values of two digits, each trained from
 scratch by `recipes/pocket.py` on examples that the task generates. It reads a problem in a
@@ -66,14 +67,17 @@ def read_card(folder: Path) -> dict[str, Any]:
 @dataclass(kw_only=True)
 class Pocket(Model, WithWeights, WithCodec, Sampled):
     style: Style = "plain"  # how much it writes on execution: short, plain, long or wordy
-    weights: Path = not_in_key(WEIGHTS)  # one model's folder, or what `ponder prepare pocket` wrote; default: shipped
+    # one model's folder, or what `ponder prepare pocket` wrote; default: shipped
+    weights: Path = not_in_key(WEIGHTS)
     budget: int = 1024  # completion tokens, thinking included
     temperature: float = 0.0  # 0: greedy, so all samples of a problem are equal
     concurrency: int = not_in_key(64)  # replies generated at once; each takes up to 3 MB of memory
 
     def __post_init__(self) -> None:
         if self.budget < 1 or self.temperature < 0 or self.concurrency < 1:
-            raise UserError("budget and concurrency must be at least 1, and temperature not negative")
+            raise UserError(
+                "budget and concurrency must be at least 1, and temperature not negative"
+            )
 
     def identity(self) -> dict[str, Any]:
         # By its weights, so that another training is another model.
@@ -100,9 +104,15 @@ class Pocket(Model, WithWeights, WithCodec, Sampled):
         name = task.plugin_name()
         codec = codec_for(name)
         if name not in self._networks:
-            styles = [style for style in codec.styles if (self.weights / folder_name(name, style)).exists()]
+            styles = [
+                style
+                for style in codec.styles
+                if (self.weights / folder_name(name, style)).exists()
+            ]
             hint = f"for {name} there is {', '.join(styles)}" if styles else MAKE
-            message = f"there is no pocket model for {name} in {self.weights} with style = {self.style!r}"
+            message = (
+                f"there is no pocket model for {name} in {self.weights} with style = {self.style!r}"
+            )
             raise UserError(message, hint=hint)
         codec.check(task, size)
 

@@ -122,7 +122,9 @@ class PocketCodec(ABC):
     def draw(self, rng: random.Random, step: int, curriculum: Any) -> Request:
         """Return a random request to train on, at a step of the training."""
 
-    def practise(self, rng: random.Random, step: int, curriculum: Any, style: Style) -> Example | None:
+    def practise(
+        self, rng: random.Random, step: int, curriculum: Any, style: Style
+    ) -> Example | None:
         """Return a random example, at a step of the training.
 
         Return None if its problem is held out or has no example.
@@ -133,7 +135,9 @@ class PocketCodec(ABC):
         return self.lesson(request, style, rng)
 
     @abstractmethod
-    def lesson(self, request: Request, style: Style = "plain", rng: random.Random | None = None) -> Example | None:
+    def lesson(
+        self, request: Request, style: Style = "plain", rng: random.Random | None = None
+    ) -> Example | None:
         """Return the request with a complete, right reply; None if the codec can't generate one."""
 
     def judged(self, request: Request, reply: Sequence[str], rng: random.Random) -> Example | None:  # noqa: ARG002
@@ -143,7 +147,9 @@ class PocketCodec(ABC):
         """
         return None
 
-    def unsound(self, request: Request, thinking: Sequence[str], style: Style = "plain") -> str | None:
+    def unsound(
+        self, request: Request, thinking: Sequence[str], style: Style = "plain"
+    ) -> str | None:
         """Return the first word of the thinking that is wrong or doesn't follow; else None.
 
         By default, that is the first that differs from the example; `EOS` if all agree but one of
@@ -245,19 +251,29 @@ class PocketCodec(ABC):
             "bos_token": BOS,
             "eos_token": EOS,
         }
-        (folder / "tokenizer.json").write_text(json.dumps(self._tokenizer(), indent=1) + "\n", "utf-8")
+        (folder / "tokenizer.json").write_text(
+            json.dumps(self._tokenizer(), indent=1) + "\n", "utf-8"
+        )
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1) + "\n", "utf-8")
 
     def _tokenizer(self) -> dict[str, Any]:
         """Return `tokenizer.json` as Hugging Face's `tokenizers` reads it."""
-        special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+        special = {
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
         return {
             "version": "1.0",
             "truncation": None,
             "padding": None,
             # Special tokens are dropped when decoding with `skip_special_tokens`, and the thinking
             # must not be.
-            "added_tokens": [{"id": self.index[word], "content": word, **special} for word in (PAD, BOS, EOS)],
+            "added_tokens": [
+                {"id": self.index[word], "content": word, **special} for word in (PAD, BOS, EOS)
+            ],
             "normalizer": None,
             "pre_tokenizer": {"type": "WhitespaceSplit"},
             "post_processor": None,

@@ -58,7 +58,9 @@ class Pages:
     `batch` is sorted by number of pages, the most first; `owners` has an entry per page.
     """
 
-    def __init__(self, batch: list[Generation], owners: list[Generation], heads: tuple[int, int], width: int) -> None:
+    def __init__(
+        self, batch: list[Generation], owners: list[Generation], heads: tuple[int, int], width: int
+    ) -> None:
         row_of = {generation: row for row, generation in enumerate(batch)}
         self._owner_rows = np.array([row_of[owner] for owner in owners])
         # All first pages, all second pages, …: each level is at most as long as the one before.
@@ -191,7 +193,9 @@ class NumpyEngine:
             self._add_page(generation)
         x = self._embed[generation.prompt].T
         mask = _causal_mask(length)
-        for layer, key_pages, value_pages in zip(self._layers, self._keys, self._values, strict=True):
+        for layer, key_pages, value_pages in zip(
+            self._layers, self._keys, self._values, strict=True
+        ):
             projected = self._projected(layer, x, self._rope[:length])
             # (heads, tokens, width).
             queries, keys, values = (states.swapaxes(0, 1) for states in projected)
@@ -223,7 +227,9 @@ class NumpyEngine:
         rope = self._rope[positions]
         x = _tiled(self._embed[tokens])
         attended = np.zeros((len(tokens), len(self._layers[0].out)), dtype=np.float32)
-        for layer, key_pages, value_pages in zip(self._layers, self._keys, self._values, strict=True):
+        for layer, key_pages, value_pages in zip(
+            self._layers, self._keys, self._values, strict=True
+        ):
             queries, keys, values = self._projected(layer, x, rope)
             key_pages[pages.last, :, pages.offset] = keys[:count]
             value_pages[pages.last, :, pages.offset] = values[:count]
@@ -238,7 +244,9 @@ class NumpyEngine:
         token = generation.choose(logits)
         generation.tokens.append(token)
         generation.ended = token == self.end
-        full = len(generation.tokens) >= generation.budget or generation.position + 1 >= self.positions
+        full = (
+            len(generation.tokens) >= generation.budget or generation.position + 1 >= self.positions
+        )
         if generation.ended or full:
             self._batch.remove(generation)
             self._release(generation)

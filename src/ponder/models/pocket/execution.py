@@ -36,7 +36,18 @@ from typing import Literal, TypeAlias
 
 from ponder.core import ModelFailure, Request, Task, UserError
 from ponder.core.capabilities import parse_answer
-from ponder.models.pocket.codec import AGAIN, ANSWER, BOS, EOS, PAD, THINK, EvalSet, Example, PocketCodec, Style
+from ponder.models.pocket.codec import (
+    AGAIN,
+    ANSWER,
+    BOS,
+    EOS,
+    PAD,
+    THINK,
+    EvalSet,
+    Example,
+    PocketCodec,
+    Style,
+)
 from ponder.tasks.execution import WORDS, Execution, dictionary, keys_in, make_dictionary
 
 STEPS = 96  # most steps in a problem
@@ -54,7 +65,12 @@ UNWRITTEN = 0.7  # fraction of a draft's errors that are in the carries it doesn
 PLACES = "uthk"
 Pass: TypeAlias = Literal["plain", "short", "draft"]  # how one pass is written
 Steps: TypeAlias = Sequence[tuple[int, str, int]]  # number, key and value
-FIRST_PASS: dict[Style, Pass] = {"plain": "plain", "short": "short", "long": "draft", "wordy": "plain"}
+FIRST_PASS: dict[Style, Pass] = {
+    "plain": "plain",
+    "short": "short",
+    "long": "draft",
+    "wordy": "plain",
+}
 FLAGS = {0: "", 1: "^", -1: "_"}
 
 
@@ -104,7 +120,9 @@ def _all_words() -> list[tuple[str, tuple[str, ...]]]:
     for value in range(-VALUES, VALUES + 1):
         tens = int(value / 10)
         units = int(math.fmod(value, 10))
-        words.append((value_word(value), ("value", f"tens {tens}", f"units {units}", f"{value < 0}")))
+        words.append(
+            (value_word(value), ("value", f"tens {tens}", f"units {units}", f"{value < 0}"))
+        )
     for step in range(1, STEPS + 1):
         features = ("step", f"step {step // 10}.", f"step .{step % 10}")
         words.append((step_word(step), features))
@@ -147,7 +165,9 @@ class ExecutionCodec(PocketCodec):
     task = "execution"
     styles = ("plain", "long", "short", "wordy")
     exams = tuple(_exam(*kind) for kind in ALONE + TURNS)
-    glances = tuple(_exam(*kind) for kind in ((2, 1), (4, 1), (8, 1), (16, 1), (24, 1), (48, 1), (4, 6)))
+    glances = tuple(
+        _exam(*kind) for kind in ((2, 1), (4, 1), (8, 1), (16, 1), (24, 1), (48, 1), (4, 6))
+    )
     limits = (
         f"Its vocabulary covers {STEPS} steps in all, values up to {VALUES} and dictionaries of {ENTRIES} entries.",
         "More than 8 steps per turn, or 24 in earlier turns, are a quarter of its training; more than 80 in all, none.",
@@ -233,7 +253,9 @@ class ExecutionCodec(PocketCodec):
     def _most_entries(self, grown: float) -> int:
         return round(4 + grown * (ENTRIES - 4))
 
-    def practise(self, rng: random.Random, step: int, curriculum: Curriculum, style: Style) -> Example | None:
+    def practise(
+        self, rng: random.Random, step: int, curriculum: Curriculum, style: Style
+    ) -> Example | None:
         """Return a random example; early in training often a look-up drill.
 
         A drill lists keys of a dictionary, each followed by its value.
@@ -252,7 +274,9 @@ class ExecutionCodec(PocketCodec):
             reply += [key, value_word(table[key])]
         return Example(prompt, reply, frozenset(range(0, len(reply), 2)))
 
-    def lesson(self, request: Request, style: Style = "plain", rng: random.Random | None = None) -> Example | None:
+    def lesson(
+        self, request: Request, style: Style = "plain", rng: random.Random | None = None
+    ) -> Example | None:
         work = self._work(request)
         if work is None:
             return None
@@ -299,9 +323,13 @@ class ExecutionCodec(PocketCodec):
             if n == len(passes) or n + 1 >= PASSES:
                 words += careful
                 break
-        return Example(self.prompt(request), [*words, ANSWER, *end, EOS], frozenset(wrong), frozenset(verdicts))
+        return Example(
+            self.prompt(request), [*words, ANSWER, *end, EOS], frozenset(wrong), frozenset(verdicts)
+        )
 
-    def unsound(self, request: Request, thinking: Sequence[str], style: Style = "plain") -> str | None:
+    def unsound(
+        self, request: Request, thinking: Sequence[str], style: Style = "plain"
+    ) -> str | None:
         """Return the first word of the thinking that is wrong or doesn't follow; else None.
 
         A pass of the long style may be a draft or a careful one.
@@ -398,7 +426,9 @@ def _wordy_passes(total: int, steps: Steps, rng: random.Random) -> tuple[list[st
         words.append(AGAIN)
 
 
-def _pass(total: int, steps: Steps, kind: Pass, rng: random.Random | None = None) -> tuple[list[str], set[int]]:
+def _pass(
+    total: int, steps: Steps, kind: Pass, rng: random.Random | None = None
+) -> tuple[list[str], set[int]]:
     """Do all steps once; return the words, and the indices of those that are deliberately wrong.
 
     A generator makes the pass slip: one word is wrong.

@@ -97,7 +97,12 @@ class TentsCodec(PocketCodec):
         problem = Problem(puzzle.id, width * height, ("",), gold=puzzle.id)
         return Request.first_turn(Tents(), problem)
 
-    def lesson(self, request: Request, style: Style = "plain", rng: random.Random | None = None) -> Example | None:  # noqa: ARG002 it has one style
+    def lesson(
+        self,
+        request: Request,
+        style: Style = "plain",
+        rng: random.Random | None = None,  # noqa: ARG002
+    ) -> Example | None:
         puzzle = Puzzle.from_id(request.problem.gold)
         if not v.expressible(puzzle):
             return None
@@ -106,5 +111,10 @@ class TentsCodec(PocketCodec):
             return None
         return Example(v.prompt(puzzle), reply)
 
-    def unsound(self, request: Request, thinking: Sequence[str], style: Style = "plain") -> str | None:  # noqa: ARG002
+    def unsound(
+        self,
+        request: Request,
+        thinking: Sequence[str],
+        style: Style = "plain",  # noqa: ARG002
+    ) -> str | None:
         return unsound(Puzzle.from_id(request.problem.gold), thinking)

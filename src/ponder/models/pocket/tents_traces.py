@@ -51,7 +51,9 @@ def _shape(width: int, height: int) -> Shape:
                 neighbours += [(row, column) for column in range(max(0, x - 1), min(width, x + 2))]
             neighbours.remove((y, x))
             around[y, x] = tuple(neighbours)
-            beside[y, x] = tuple((row, column) for row, column in neighbours if row == y or column == x)
+            beside[y, x] = tuple(
+                (row, column) for row, column in neighbours if row == y or column == x
+            )
     return Shape(beside, around, rows, columns)
 
 

@@ -55,7 +55,10 @@ def all_words() -> list[tuple[str, tuple[str, ...]]]:
     words += [(f"w{n + 1}", ("width", f"column {n}")) for n in range(SIDE)]
     words += [(f"h{n + 1}", ("height", f"row {n}")) for n in range(SIDE)]
     for n in range(SIDE):
-        words += [(column_clue(n, k), ("column clue", f"column {n}", f"tents {k}")) for k in range(MOST + 1)]
+        words += [
+            (column_clue(n, k), ("column clue", f"column {n}", f"tents {k}"))
+            for k in range(MOST + 1)
+        ]
     for n in range(SIDE):
         words += [(row_clue(n, k), ("row clue", f"row {n}", f"tents {k}")) for k in range(MOST + 1)]
     words += [(need(k), ("need", f"tents {k}")) for k in range(MOST + 1)]

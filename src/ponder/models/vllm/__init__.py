@@ -1,11 +1,13 @@
 """Serves local weights with vLLM and asks them: for models and numbers of samples that need GPUs.
 
-Ponder starts vLLM's OpenAI server on this machine, waits until it answers, and stops it at the end. Models that differ
-only in their weights, such as the variants of a sweep or the iterations of a training, use the same server one after
-another: new weights are loaded into it. A LoRA adapter is served without merging, and replaced while the server runs.
-Replies come with their token ids, so thinking tokens are exact, and samples can be trained on as they were written.
+Ponder starts vLLM's OpenAI server on this machine, waits until it answers, and stops it at the end.
+Models that differ only in their weights, such as the variants of a sweep or the iterations of a
+training, use the same server one after another: new weights are loaded into it. A LoRA adapter is
+served without merging, and replaced while the server runs. Replies come with their token ids, so
+thinking tokens are exact, and samples can be trained on as they were written.
 
-vLLM may be installed elsewhere: `python` names the interpreter that has it. Any other flag of vLLM goes into `args`.
+vLLM may be installed elsewhere: `python` names the interpreter that has it. Any other flag of vLLM
+goes into `args`.
 """
 
 from __future__ import annotations
@@ -63,22 +65,36 @@ SPEED = {
 }  # fmt: skip
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # largest ranks of an adapter that vLLM can be told
 # As `transformers` asks a model without a chat template: the messages, joined.
-PLAIN_TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% if not loop.last %}\n\n{% endif %}{% endfor %}\n"
-VOLATILE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "pad_token_id")
+PLAIN_TEMPLATE = (
+    "{% for m in messages %}{{ m['content'] }}{% if not loop.last %}\n\n{% endif %}{% endfor %}\n"
+)
+VOLATILE = (
+    "_name_or_path",
+    "transformers_version",
+    "dtype",
+    "torch_dtype",
+    "use_cache",
+    "pad_token_id",
+)
 
 
 @dataclass(kw_only=True)
 class Vllm(LocalWeights, Served):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # auto: that of the weights
     lora: Path | None = not_in_key(None)  # folder of a LoRA adapter (PEFT), served without merging
-    template: dict[str, Any] = field(default_factory=dict)  # for the chat template: { enable_thinking = false }
-    args: dict[str, Any] = field(default_factory=dict)  # other flags of vLLM: { max_model_len = 32768 }
+    # for the chat template: { enable_thinking = false }
+    template: dict[str, Any] = field(default_factory=dict)
+    # other flags of vLLM: { max_model_len = 32768 }
+    args: dict[str, Any] = field(default_factory=dict)
     tensor_parallel: int = not_in_key(1)  # GPUs that hold one copy of the weights
-    replicas: int = not_in_key(1)  # servers, each with `tensor_parallel` GPUs; they share the requests
-    python: str = not_in_key("")  # the interpreter that has vLLM; default: $PONDER_VLLM, else this one
+    # servers, each with `tensor_parallel` GPUs; they share the requests
+    replicas: int = not_in_key(1)
+    # the interpreter that has vLLM; default: $PONDER_VLLM, else this one
+    python: str = not_in_key("")
     port: int | None = not_in_key(None)  # of the first server; default: a free one
     timeout: float = not_in_key(1800.0)  # seconds for one reply
-    device: str = not_in_key("cpu")  # where methods train these weights: cpu, cuda; vLLM finds its own
+    # where methods train these weights: cpu, cuda; vLLM finds its own
+    device: str = not_in_key("cpu")
     concurrency: int = not_in_key(64)  # requests in progress at once, at all servers together
 
     example: ClassVar[dict[str, Any]] = {"id": "pocket"}
@@ -90,7 +106,9 @@ class Vllm(LocalWeights, Served):
         for name, value in self.args.items():
             if instead := OWN_FLAGS.get(name.replace("-", "_")):
                 hint = instead.format(json.dumps(value, default=str))
-                raise UserError(f"`{name}` can't be in `args`: it has a setting of its own", hint=hint)
+                raise UserError(
+                    f"`{name}` can't be in `args`: it has a setting of its own", hint=hint
+                )
         self._clients: dict[Path, VllmClient] = {}
         self._opening: asyncio.Lock | None = None
 
@@ -114,7 +132,9 @@ class Vllm(LocalWeights, Served):
             self._adapter()
 
     def _check_vllm(self) -> None:
-        check_vllm(self._python, from_variable=not self.python and bool(os.environ.get("PONDER_VLLM")))
+        check_vllm(
+            self._python, from_variable=not self.python and bool(os.environ.get("PONDER_VLLM"))
+        )
 
     @property
     def _python(self) -> str:
@@ -123,7 +143,9 @@ class Vllm(LocalWeights, Served):
     def source(self, task: Task) -> Source:
         if self.lora:
             what = f"the weights of {self.title()} are in two parts, which methods can't change"
-            raise UserError(what, hint="merge the adapter first (peft: merge_and_unload), and leave out `lora`")
+            raise UserError(
+                what, hint="merge the adapter first (peft: merge_and_unload), and leave out `lora`"
+            )
         return super().source(task)
 
     def weights(self, task: Task) -> Source:
@@ -165,12 +187,17 @@ class Vllm(LocalWeights, Served):
 
     def _flags(self) -> Iterator[str]:
         yield from ("--dtype", self.dtype, "--tensor-parallel-size", str(self.tensor_parallel))
-        yield from ("--generation-config", "vllm")  # nothing is sampled otherwise than the study says
+        # nothing is sampled otherwise than the study says
+        yield from ("--generation-config", "vllm")
         if self.revision:
             yield from ("--revision", self.revision)
         if self.lora:
             rank = json.loads((self.lora / "adapter_config.json").read_text("utf-8"))["r"]
-            yield from ("--enable-lora", "--max-lora-rank", str(next((r for r in RANKS if r >= rank), rank)))
+            yield from (
+                "--enable-lora",
+                "--max-lora-rank",
+                str(next((r for r in RANKS if r >= rank), rank)),
+            )
         for name, value in self.args.items():
             flag = name.replace("_", "-")
             if value is False:
@@ -185,7 +212,9 @@ class Vllm(LocalWeights, Served):
         assert self.lora is not None
         files = [self.lora / name for name in ("adapter_config.json", "adapter_model.safetensors")]
         if not all(file.is_file() for file in files):
-            hint = "a folder with adapter_config.json and adapter_model.safetensors, as peft saves it"
+            hint = (
+                "a folder with adapter_config.json and adapter_model.safetensors, as peft saves it"
+            )
             raise UserError(f"there is no LoRA adapter in {self.lora}", hint=hint)
         return str(self.lora.resolve()), digest(*map(fingerprint, files)).hex()
 
@@ -247,7 +276,11 @@ def _template(folder: Path) -> str:
     if (path := folder / "chat_template.jinja").is_file():
         return path.read_text("utf-8")
     path = folder / "tokenizer_config.json"
-    return str(json.loads(path.read_text("utf-8")).get("chat_template") or "") if path.is_file() else ""
+    return (
+        str(json.loads(path.read_text("utf-8")).get("chat_template") or "")
+        if path.is_file()
+        else ""
+    )
 
 
 def _settings(folder: Path) -> dict[str, Any]:
@@ -259,7 +292,10 @@ def _settings(folder: Path) -> dict[str, Any]:
         hint = "id is a folder in the Hugging Face format, org/name on the hub, pocket or smollm2"
         raise UserError(f"can't read {path}: {error}", hint=hint) from None
     # Older files have these apart; that there are none matters too.
-    rope = {**(settings.pop("rope_scaling", None) or {}), **(settings.pop("rope_parameters", None) or {})}
+    rope = {
+        **(settings.pop("rope_scaling", None) or {}),
+        **(settings.pop("rope_parameters", None) or {}),
+    }
     theta = rope.pop("rope_theta", settings.pop("rope_theta", None))
     rope = {key: value for key, value in rope.items() if value != "default"}
     known = {key: value for key, value in settings.items() if key not in VOLATILE}

@@ -1,7 +1,7 @@
 """Asks vLLM servers as `endpoint` does, and reads the token ids that they return.
 
-Models with a chat template are asked for a chat, those with a codec by token ids. Thinking tokens are counted in the
-reply's ids, up to and including `</think>`.
+Models with a chat template are asked for a chat, those with a codec by token ids. Thinking tokens
+are counted in the reply's ids, up to and including `</think>`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ from ponder.models.vllm.servers import ServerGroup
 
 @dataclass(kw_only=True)
 class VllmClient(Endpoint):
-    """Asks for a chat or, if the weights have a codec, for a completion of the token ids that it renders."""
+    """Asks for a chat or, if the weights have a codec, for a completion of the token ids that it
+    renders.
+    """
 
     servers: ServerGroup
     top_k: int = 0
     template: dict[str, Any] = field(default_factory=dict)  # values for the chat template
     count_prompt: Callable[[Request], int | None]  # how long a prompt is, if that is known
-    codec_of: str = ""  # the model plugin whose codec renders prompts and reads replies; "": the chat template
+    # the model plugin whose codec renders prompts and reads replies; "": the chat template
+    codec_of: str = ""
 
     proxies: ClassVar[bool] = False  # the servers are on this machine
 
@@ -36,7 +39,9 @@ class VllmClient(Endpoint):
         first = self.servers.each[0]
         self._reviving = asyncio.Lock()
         self._begin, self._end = (_one_id(first, self.id, tag) for tag in ("<think>", "</think>"))
-        self._room = int(first.post("/tokenize", {"model": self.id, "prompt": "a"})["max_model_len"])
+        self._room = int(
+            first.post("/tokenize", {"model": self.id, "prompt": "a"})["max_model_len"]
+        )
 
     def _page(self) -> str:
         return "completions" if self.codec_of else super()._page()
@@ -58,7 +63,8 @@ class VllmClient(Endpoint):
         return codec
 
     def _fitting(self, request: Request, budget: int | None) -> int | None:
-        """The budget, or what the prompt leaves of the server's longest text, as a model in this process stops there.
+        """The budget, or what the prompt leaves of the server's longest text, as a model in this
+        process stops there.
 
         vLLM refuses a budget that is larger; without one it uses what is left.
         """
@@ -87,11 +93,17 @@ class VllmClient(Endpoint):
         else:
             said, thought = self._read_chat(reply, ids, prompt)
         usage = reply.usage if isinstance(reply.usage, dict) else {}
-        counts = {"prompt_tokens": len(prompt), "completion_tokens": len(ids), "total_tokens": len(prompt) + len(ids)}
+        counts = {
+            "prompt_tokens": len(prompt),
+            "completion_tokens": len(ids),
+            "total_tokens": len(prompt) + len(ids),
+        }
         return said, {**usage, **counts, "completion_tokens_details": {"reasoning_tokens": thought}}
 
     def _read_chat(self, reply: Reply, ids: list[int], prompt: list[int]) -> tuple[Said, int]:
-        """Return what a reply says, and how many thinking tokens it has; 0 if that must be counted in its text."""
+        """Return what a reply says, and how many thinking tokens it has; 0 if that must be counted
+        in its text.
+        """
         said = read(reply)
         if self._end is not None and self._end in ids:
             return said, ids.index(self._end) + 1
@@ -100,14 +112,20 @@ class VllmClient(Endpoint):
             said = Said(said.answer.strip(), "", said.stop, said.note, written=said.written)
         return said, len(ids) if said.thinking and not said.answer else 0
 
-    def _read_codec(self, request: Request, reply: Reply, ids: list[int], prompt: list[int]) -> tuple[Said, int]:
+    def _read_codec(
+        self, request: Request, reply: Reply, ids: list[int], prompt: list[int]
+    ) -> tuple[Said, int]:
         """Return what the codec reads in a reply, and how many thinking tokens it has."""
         codec = self._codec(request)
         sent = codec.prompt_ids(request)
         if prompt != sent:
-            raise UserError(f"vLLM was sent the prompt {sent[:8]}… and read {prompt[:8]}…: its token ids don't match")
+            raise UserError(
+                f"vLLM was sent the prompt {sent[:8]}… and read {prompt[:8]}…: its token ids don't match"
+            )
         thinking, answer, thought = codec.reply(request, ids)
-        stop: Literal["end", "length"] = "length" if _choice(reply).finish_reason == "length" else "end"
+        stop: Literal["end", "length"] = (
+            "length" if _choice(reply).finish_reason == "length" else "end"
+        )
         note = "" if thinking or answer or stop == "length" else "empty reply"
         return Said(thinking, answer, stop, note), thought
 
@@ -128,7 +146,9 @@ def _reply_ids(reply: Reply) -> list[int]:
 
 def _one_id(server: Any, model: str, tag: str) -> int | None:
     """The token that a tag is, if it is one."""
-    tokens = server.post("/tokenize", {"model": model, "prompt": tag, "add_special_tokens": False})["tokens"]
+    tokens = server.post("/tokenize", {"model": model, "prompt": tag, "add_special_tokens": False})[
+        "tokens"
+    ]
     return tokens[0] if len(tokens) == 1 else None
 
 

@@ -1,7 +1,7 @@
 """One vLLM server on this machine: its process, its pages, and the weights that it is given.
 
-It ends with this process, however that ends, and if it fails, the error has the cause from its log. `servers.py`
-keeps servers running from one model to the next.
+It ends with this process, however that ends, and if it fails, the error has the cause from its log.
+`servers.py` keeps servers running from one model to the next.
 """
 # ruff: noqa: S603 the user chooses the interpreter
 
@@ -30,12 +30,13 @@ from ponder.models import _watchdog
 
 MODULE = "vllm.entrypoints.openai.api_server"
 OLDEST = (0, 11)  # the first release that returns token ids as asked here
-INSTALL = (
-    'pip install vllm, or python = "…/bin/python" (or $PONDER_VLLM): the interpreter of an environment that has it'
-)
+INSTALL = 'pip install vllm, or python = "…/bin/python" (or $PONDER_VLLM): the interpreter of an environment that has it'
 ANOTHER = 'PONDER_VLLM=…/bin/python: the interpreter of an environment that has vLLM; or python = "…" under [[model]]'
-# What torchrun and accelerate tell the process that starts a server, which is no part of that training.
-OF_A_LAUNCHER = re.compile(r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)$|MASTER_(ADDR|PORT)$|(TORCHELASTIC|ACCELERATE)_")
+# What torchrun and accelerate tell the process that starts a server, which is no part of that
+# training.
+OF_A_LAUNCHER = re.compile(
+    r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)$|MASTER_(ADDR|PORT)$|(TORCHELASTIC|ACCELERATE)_"
+)
 PROBE = "What is 17 + 25? Let x₁ = 3.5; écrivez « oui », 你好\n\tif x >= 0: return None"
 
 
@@ -44,12 +45,16 @@ class Weights(NamedTuple):
 
     path: str  # or `org/name` on the hub
     fingerprint: str
-    adapter: tuple[str, str] | None = None  # a LoRA adapter's folder, and its fingerprint, which is its name
+    # a LoRA adapter's folder, and its fingerprint, which is its name
+    adapter: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What a server is started with. Models that differ only in their weights can use one server in turn."""
+    """What a server is started with.
+
+    Models that differ only in their weights can use one server in turn.
+    """
 
     python: str  # the interpreter that has vLLM
     flags: tuple[str, ...]
@@ -57,27 +62,41 @@ class Launch:
     replicas: int = 1
     gpus: int = 1  # per server
     port: int | None = None
-    files: tuple[tuple[str, str], ...] = ()  # flags whose value is the path of a file with this text
+    # flags whose value is the path of a file with this text
+    files: tuple[tuple[str, str], ...] = ()
 
     def serves(self, other: Launch) -> bool:
-        """Whether its server can take the other's weights: files of one architecture leave out different defaults."""
+        """Whether its server can take the other's weights: files of one architecture leave out
+        different defaults.
+        """
         both = self.settings.keys() & other.settings.keys()
-        return self == other and bool(both) and all(self.settings[key] == other.settings[key] for key in both)
+        return (
+            self == other
+            and bool(both)
+            and all(self.settings[key] == other.settings[key] for key in both)
+        )
 
 
 @lru_cache
 def check_vllm(python: str, *, from_variable: bool = False) -> None:
-    """Raise `UserError` unless this interpreter, perhaps from $PONDER_VLLM, has a usable vLLM. vLLM isn't imported."""
+    """Raise `UserError` unless this interpreter, perhaps from $PONDER_VLLM, has a usable vLLM. vLLM
+    isn't imported.
+    """
     named, hint = (f"{python} ($PONDER_VLLM)", ANOTHER) if from_variable else (python, INSTALL)
     ask = "import importlib.util as u; s = u.find_spec('vllm'); print((s and s.origin) or '')"
     try:
         # Not in the current folder: one that is called `vllm` would be found there.
-        done = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=False, cwd="/")
+        done = subprocess.run(
+            [python, "-c", ask], capture_output=True, text=True, check=False, cwd="/"
+        )
     except OSError as error:
         raise UserError(f"can't run {named}: {error.strerror}", hint=hint) from None
     where = done.stdout.strip()
     if done.returncode or not where:
-        raise UserError(f"{named} has no vLLM{': ' + done.stderr.strip()[-200:] if done.stderr else ''}", hint=hint)
+        raise UserError(
+            f"{named} has no vLLM{': ' + done.stderr.strip()[-200:] if done.stderr else ''}",
+            hint=hint,
+        )
     try:
         text = (Path(where).parent / "_version.py").read_text("utf-8")
         version = text.partition("version = '")[2].partition("'")[0]
@@ -120,7 +139,14 @@ class VllmServer:
             path = self._folder / flag.strip("-")
             path.write_text(text, "utf-8")
             flags += [flag, str(path)]
-        place = ["--host", "127.0.0.1", "--port", str(self._port), "--served-model-name", self._name]
+        place = [
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self._port),
+            "--served-model-name",
+            self._name,
+        ]
         command = [self._launch.python, "-m", MODULE, "--model", self._weights.path, *place, *flags]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -149,7 +175,9 @@ class VllmServer:
             mine = range(self._number * self._launch.gpus, (self._number + 1) * self._launch.gpus)
             all_of_them = visible.split(",") if visible else [str(n) for n in range(mine.stop)]
             ours["CUDA_VISIBLE_DEVICES"] = ",".join(all_of_them[mine.start : mine.stop])
-        inherited = {name: value for name, value in os.environ.items() if not OF_A_LAUNCHER.match(name)}
+        inherited = {
+            name: value for name, value in os.environ.items() if not OF_A_LAUNCHER.match(name)
+        }
         return {"VLLM_HOST_IP": "127.0.0.1", **inherited, **ours}
 
     def healthy(self) -> bool:
@@ -161,11 +189,15 @@ class VllmServer:
             return False
         if self._name not in (served := _names(listed)):
             what = f"the server at {self.url} serves {served[:200] or 'no model'}, not the one started there"
-            raise UserError(what, hint="another server has taken the port: leave out `port`, or choose another")
+            raise UserError(
+                what, hint="another server has taken the port: leave out `port`, or choose another"
+            )
         return True
 
     def check_tokens(self) -> None:
-        """Raise `UserError` if it makes other token ids of a text than the tokenizer beside the weights."""
+        """Raise `UserError` if it makes other token ids of a text than the tokenizer beside the
+        weights.
+        """
         path = Path(self._weights.path) / "tokenizer.json"
         if not path.is_file() or find_spec("tokenizers") is None:
             return
@@ -193,18 +225,23 @@ class VllmServer:
             if before[:2] != weights[:2]:
                 if before.adapter or weights.adapter:
                     return False  # weights can't be reloaded below an adapter
-                self.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": weights.path}})
+                self.post(
+                    "/collective_rpc",
+                    {"method": "reload_weights", "kwargs": {"weights_path": weights.path}},
+                )
             elif before.adapter and weights.adapter:
                 self._replace_adapter(before.adapter, weights.adapter)
-            self.post("/reset_prefix_cache")  # else replies mix the old weights' cache and the new weights
+            # else replies mix the old weights' cache and the new weights
+            self.post("/reset_prefix_cache")
             self.check_tokens()
         except (OSError, HTTPException, UserError):
             return False
         return True
 
     def _replace_adapter(self, old: tuple[str, str], new: tuple[str, str]) -> None:
-        # Not `load_inplace`: vLLM 0.32 then reads the files again whenever it generates, and a missing one ends its
-        # engine; and its prefix cache can't tell two adapters of one name and path apart.
+        # Not `load_inplace`: vLLM 0.32 then reads the files again whenever it generates, and a
+        # missing one ends its engine; and its prefix cache can't tell two adapters of one name and
+        # path apart.
         if old[1] != new[1]:
             self.load_adapter(new)
             self.post("/v1/unload_lora_adapter", {"lora_name": old[1]})
@@ -215,7 +252,9 @@ class VllmServer:
             self.post("/v1/load_lora_adapter", {"lora_name": adapter[1], "lora_path": adapter[0]})
         except (OSError, HTTPException) as error:
             what = f"vLLM can't load the adapter {adapter[0]}: {error}"
-            raise UserError(what, hint="a folder with adapter_config.json and adapter_model.safetensors") from None
+            raise UserError(
+                what, hint="a folder with adapter_config.json and adapter_model.safetensors"
+            ) from None
 
     def restart(self, weights: Weights | None = None) -> None:
         self.stop(keep_log=True)
@@ -254,7 +293,11 @@ class VllmServer:
 def _names(listed: Any) -> str:
     """The names in a list of models, which may be anything."""
     data = listed.get("data") if isinstance(listed, dict) else None
-    return ", ".join(str(one.get("id")) for one in data if isinstance(one, dict)) if isinstance(data, list) else ""
+    return (
+        ", ".join(str(one.get("id")) for one in data if isinstance(one, dict))
+        if isinstance(data, list)
+        else ""
+    )
 
 
 def _free_port() -> int:
@@ -264,19 +307,24 @@ def _free_port() -> int:
         return port
 
 
-# Why a server ended. The last lines of its log only say that an engine failed; the cause is the first exception, mostly
-# a worker's, before the exceptions of the processes that waited for it. A line of the log:
-# (Worker pid=17) ERROR 11-17 12:10:39 [executor.py:953] ValueError: …
+# Why a server ended. The last lines of its log only say that an engine failed; the cause is the
+# first exception, mostly a worker's, before the exceptions of the processes that waited for it. A
+# line of the log: (Worker pid=17) ERROR 11-17 12:10:39 [executor.py:953] ValueError: …
 _PREFIX = re.compile(r"^(?:\([^)]*\) )?(?:(?:ERROR|WARNING|INFO) [\d-]+ [\d:]+ \[[^\]]*\] ?)?")
 _EXCEPTION = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Interrupt)): (.+)")
-_FOLLOWS = re.compile(r"initialization failed|failed to start|EngineDeadError|See (?:the )?(?:stack trace|root cause)")
+_FOLLOWS = re.compile(
+    r"initialization failed|failed to start|EngineDeadError|See (?:the )?(?:stack trace|root cause)"
+)
 _HINTS = (
     (r"[Aa]ddress already in use", "leave out `port`, and a free one is found"),
     (
         r"unrecognized arguments|invalid choice|argument --",
         "`args` holds flags of vLLM: args = { max_model_len = 8192 }",
     ),
-    (r"attention configuration|head size", "this vLLM has no attention kernel for these weights on this machine"),
+    (
+        r"attention configuration|head size",
+        "this vLLM has no attention kernel for these weights on this machine",
+    ),
     (r"max_model_len|max seq len|context length", "args = { max_model_len = 8192 }"),
     (
         r"out of memory|memory for|[Ff]ree memory|KV cache|cache blocks|[Aa]vailable memory|gpu_memory_utilization",
@@ -293,7 +341,9 @@ def cause(log: str, code: int | None) -> tuple[str, str]:
     """What went wrong, and a hint."""
     lines = [_PREFIX.sub("", line) for line in log.splitlines()]
     why = _first_exception(lines) or _ending(lines, code)
-    hint = next((hint for pattern, hint in _HINTS if re.search(pattern, why)), "its log has the rest")
+    hint = next(
+        (hint for pattern, hint in _HINTS if re.search(pattern, why)), "its log has the rest"
+    )
     return why[:400], hint
 
 

@@ -1,9 +1,9 @@
 """Keeps vLLM servers running from one model to the next.
 
-A server starts in a minute, so it outlives the model that it was started for. The next model that needs the same flags
-and the same architecture gets it with its own weights loaded into it (`reload_weights`), or its own LoRA adapter; where
-vLLM can't do that, the server is started again. One that nobody has used for a while is stopped, as are all when Python
-exits.
+A server starts in a minute, so it outlives the model that it was started for. The next model that
+needs the same flags and the same architecture gets it with its own weights loaded into it
+(`reload_weights`), or its own LoRA adapter; where vLLM can't do that, the server is started again.
+One that nobody has used for a while is stopped, as are all when Python exits.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class ServerGroup:
                 waited = time.monotonic() - began
                 yield {"vLLM": doing, "seconds": round(waited)}
                 if waited > START_SECONDS:
-                    raise UserError(f"vLLM has not answered for {waited:.0f} seconds (log in {server._log})")
+                    raise UserError(
+                        f"vLLM has not answered for {waited:.0f} seconds (log in {server._log})"
+                    )
                 time.sleep(0.25 if waited < 5 else 1.0)
             self._check(server)
 
@@ -81,7 +83,9 @@ class ServerGroup:
                 while not server.healthy():
                     if server.ended:
                         if server.restarts:
-                            raise server.failure("vLLM died, and again after it had been started again")
+                            raise server.failure(
+                                "vLLM died, and again after it had been started again"
+                            )
                         server.restarts += 1
                         server.restart()
                     time.sleep(0.25)
@@ -115,7 +119,9 @@ class ServerGroup:
 
 
 def take(launch: Launch, weights: Weights) -> Generator[Progress, None, ServerGroup]:
-    """ServerGroup with these weights, for one user, who releases them; yields progress while they start."""
+    """ServerGroup with these weights, for one user, who releases them; yields progress while they
+    start.
+    """
     with _lock:
         for servers in [*_running]:
             if not servers.users and not all(server.healthy() for server in servers.each):
@@ -140,7 +146,9 @@ def take(launch: Launch, weights: Weights) -> Generator[Progress, None, ServerGr
 
 
 def stop_unused(*, kept_open: bool) -> None:
-    """Stop the servers that nobody uses now; while some are kept open, only if these may be stopped too."""
+    """Stop the servers that nobody uses now; while some are kept open, only if these may be stopped
+    too.
+    """
     with _lock:
         for servers in [*_running] if kept_open or not _holds else []:
             if not servers.users:

@@ -22,7 +22,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ponder.core import Policy, Progress, TokenTrace, TrainedPerStudy, UserError, digest, weights_fingerprint
+from ponder.core import (
+    Policy,
+    Progress,
+    TokenTrace,
+    TrainedPerStudy,
+    UserError,
+    digest,
+    weights_fingerprint,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,7 +66,9 @@ class Dynts(Policy, TrainedPerStudy):
         except OSError:
             if self.on:
                 hint += f", for the weights of the tasks under [[train]], as {path}"
-            raise UserError(f"there is no predictor for the weights in {folder}", hint=hint) from None
+            raise UserError(
+                f"there is no predictor for the weights in {folder}", hint=hint
+            ) from None
         if self.needs_fit(folder):
             raise UserError(f"the predictor in {folder} was trained for other weights", hint=hint)
         predictor = Predictor(card["width"])
@@ -91,7 +101,9 @@ class Dynts(Policy, TrainedPerStudy):
         from ponder.policies.dynts.predictor import RECIPES, fit
 
         path = self.fitted_path(folder)
-        yield from fit(network, traces, RECIPES[self.recipe], path, {**facts, "model": _model(folder)})
+        yield from fit(
+            network, traces, RECIPES[self.recipe], path, {**facts, "model": _model(folder)}
+        )
         yield {"made": str(path / WEIGHTS)}
 
     def token_features(self, hidden: Tensor, ids: Tensor) -> Tensor:  # noqa: ARG002 needs only the states

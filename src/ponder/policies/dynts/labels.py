@@ -34,7 +34,9 @@ def _attention_with_labels(
     The answer starts at token `answer`. Queries are (1, heads, tokens, head_dim), keys and values
     (1, kv_heads, tokens, head_dim).
     """
-    output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+    output, _ = sdpa_attention_forward(
+        module, query, key, value, attention_mask, scaling=scaling, **kwargs
+    )
     if paid is None:
         return output, None
     _, heads, tokens, head_dim = query.shape

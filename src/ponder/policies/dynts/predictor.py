@@ -35,7 +35,9 @@ class Predictor(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         sizes = (width, 2 * width, width // 2, 1)
-        self.maps = nn.ModuleList(nn.Linear(inputs, outputs, bias=False) for inputs, outputs in pairwise(sizes))
+        self.maps = nn.ModuleList(
+            nn.Linear(inputs, outputs, bias=False) for inputs, outputs in pairwise(sizes)
+        )
 
     def forward(self, hidden: Tensor) -> Tensor:
         for linear in self.maps:
@@ -131,8 +133,12 @@ def fit(
     hidden = torch.cat([trace.hidden for trace in train])
     target = torch.cat([trace.labels for trace in train])
     predictor = Predictor(hidden.shape[1])
-    optimizer = torch.optim.AdamW(predictor.parameters(), lr=recipe.rate, betas=(0.9, 0.95), weight_decay=recipe.decay)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(_learning_rate, steps=recipe.steps))
+    optimizer = torch.optim.AdamW(
+        predictor.parameters(), lr=recipe.rate, betas=(0.9, 0.95), weight_decay=recipe.decay
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, partial(_learning_rate, steps=recipe.steps)
+    )
 
     losses = []
     lengths = [len(trace.labels) for trace in train]
@@ -141,7 +147,11 @@ def fit(
         loss = 0.0
         for start in range(0, len(batch), recipe.tokens):  # traces may be too many at once
             tokens = batch[start : start + recipe.tokens]
-            tokens_loss = loss_of(predictor(hidden[tokens]), target[tokens], recipe) * len(tokens) / len(batch)
+            tokens_loss = (
+                loss_of(predictor(hidden[tokens]), target[tokens], recipe)
+                * len(tokens)
+                / len(batch)
+            )
             tokens_loss.backward()  # type: ignore[no-untyped-call]
             loss += tokens_loss.item()
         nn.utils.clip_grad_norm_(predictor.parameters(), 1.0)
@@ -153,7 +163,9 @@ def fit(
 
     quality = measure(predictor, test)
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: weights.half() for name, weights in predictor.state_dict().items()}, folder / WEIGHTS)
+    save_file(
+        {name: weights.half() for name, weights in predictor.state_dict().items()}, folder / WEIGHTS
+    )
     card = {
         **facts,
         "width": hidden.shape[1],
@@ -173,7 +185,9 @@ def _learning_rate(step: int, steps: int) -> float:
 
 
 @torch.no_grad()
-def measure(predictor: Predictor, test: Sequence[Example], fraction: float = 0.2) -> dict[str, float]:
+def measure(
+    predictor: Predictor, test: Sequence[Example], fraction: float = 0.2
+) -> dict[str, float]:
     """Return the mean rank correlation and top-token overlap over held-out traces.
 
     The correlation is Spearman's; the overlap is that of the most important `fraction` of tokens.

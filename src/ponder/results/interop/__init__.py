@@ -1,1 +1,3 @@
-"""Other libraries: their logs become stores, Ponder's tasks become their environments, results go to their trackers."""
+"""Other libraries: their logs become stores, Ponder's tasks become their environments, results go
+to their trackers.
+"""

@@ -1,8 +1,9 @@
 """Writes a study's problems for RL libraries: a taskset for verifiers, or a dataset for TRL.
 
-Every record holds the problem and the settings of its task, and the libraries call back into Ponder to grade a reply:
-the prompt and its parser stay together. `test` has the problems that the study asks; `train` has others of the same
-tasks and sizes, so that what is trained can be measured by the study.
+Every record holds the problem and the settings of its task, and the libraries call back into Ponder
+to grade a reply: the prompt and its parser stay together. `test` has the problems that the study
+asks; `train` has others of the same tasks and sizes, so that what is trained can be measured by the
+study.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ class Record:
 
     def grade(self, replies: Sequence[str]) -> Grade:
         """Grade the replies of a model, one per turn, without the thinking in them."""
-        return grade_turns(self._task, self.problem, [split_thinking(reply)[1] for reply in replies])
+        return grade_turns(
+            self._task, self.problem, [split_thinking(reply)[1] for reply in replies]
+        )
 
     def solution(self) -> Grade:
         """The grade of the task's own solution."""
@@ -88,15 +91,24 @@ def read(folder: Path, split: Split) -> Iterator[Record]:
         yield from map(decode, lines)
 
 
-def export(study: Study, form: Literal["verifiers", "trl"], folder: Path | None, number: int) -> tuple[list[Path], int]:
-    """Write a folder; returns its files and the number of problems. `number`: training problems per task and size."""
+def export(
+    study: Study, form: Literal["verifiers", "trl"], folder: Path | None, number: int
+) -> tuple[list[Path], int]:
+    """Write a folder; returns its files and the number of problems.
+
+    `number`: training problems per task and size.
+    """
     records = {"train": list(_training(study, number)), "test": list(_asked(study))}
     folder = folder or Path(f"{study.name}-{form}")
     if folder.is_file():
-        raise UserError(f"{folder} is a file, and a folder is written", hint="-o FOLDER names another place")
+        raise UserError(
+            f"{folder} is a file, and a folder is written", hint="-o FOLDER names another place"
+        )
     several = next((r for one in records.values() for r in one if len(r.problem.turns) > 1), None)
     if form == "trl" and several:
-        what = f"problems of `{several.task['name']}` have several turns, and a row of TRL's has one"
+        what = (
+            f"problems of `{several.task['name']}` have several turns, and a row of TRL's has one"
+        )
         raise UserError(what, hint="--format verifiers can hold them")
     files = _trl(records, folder) if form == "trl" else _verifiers(study.name, records, folder)
     return files, sum(map(len, records.values()))
@@ -114,7 +126,9 @@ def _asked(study: Study) -> Iterator[Record]:
 def _training(study: Study, number: int) -> Iterator[Record]:
     """Problems that the study doesn't ask; a fixed set, such as a benchmark, has none."""
     for one in study.training_problems:
-        yield from (_record(one.task, problem) for problem in islice(one.problems(study.seed), number))
+        yield from (
+            _record(one.task, problem) for problem in islice(one.problems(study.seed), number)
+        )
 
 
 def _record(task: Task, problem: Problem) -> Record:

@@ -1,4 +1,6 @@
-"""What the logs of other evaluation programs have in common: problems, replies, and the scores of several scorers."""
+"""What the logs of other evaluation programs have in common: problems, replies, and the scores of
+several scorers.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,10 @@ class Log(ABC):
 
     @abstractmethod
     def samples(self, size: str = "") -> Iterator[Sample]:
-        """Its samples. `size` is the key of the metadata that holds a problem's size; "": all have size 0."""
+        """Its samples.
+
+        `size` is the key of the metadata that holds a problem's size; "": all have size 0.
+        """
 
 
 def decode(content: bytes, kind: type[T], where: str) -> T:
@@ -69,7 +74,9 @@ def decode(content: bytes, kind: type[T], where: str) -> T:
     except RecursionError:
         raise UserError(f"this log can't be read: {NESTED}", where=where, hint=DAMAGED) from None
     except ValueError as error:  # also msgspec's
-        raise UserError(f"this log can't be read: {plain(error, 'an object')}", where=where, hint=DAMAGED) from None
+        raise UserError(
+            f"this log can't be read: {plain(error, 'an object')}", where=where, hint=DAMAGED
+        ) from None
 
 
 def size_of(metadata: Mapping[str, Any], key: str, where: str) -> int:
@@ -78,10 +85,16 @@ def size_of(metadata: Mapping[str, Any], key: str, where: str) -> int:
         return 0
     if key not in metadata:
         known = ", ".join(metadata) or "nothing"
-        raise UserError(f"there is no `{key}`, the size that --size asks for", where=where, hint=f"it has {known}")
+        raise UserError(
+            f"there is no `{key}`, the size that --size asks for",
+            where=where,
+            hint=f"it has {known}",
+        )
     value = metadata[key]
     number = re.fullmatch(r"\D*(\d{1,15})(?:\.0+)?\D*", str(value))
     if isinstance(value, bool) or not number:
         what = f"`{key}` is {json.dumps(value, default=str)[:60]}, which is not a size"
-        raise UserError(what, where=where, hint="--size needs whole numbers, or texts with one number")
+        raise UserError(
+            what, where=where, hint="--size needs whole numbers, or texts with one number"
+        )
     return int(number[1])

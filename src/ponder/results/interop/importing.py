@@ -1,8 +1,9 @@
 """Makes a study from logs of other evaluation programs, and puts their attempts into a store.
 
-The study has one task for each task of the logs, and one model for each model and way of asking it. Its keys hold the
-problems, the scorer and the log's own ids of the runs: importing a log again changes nothing, and another run of the
-same evaluation gives more samples, never the same ones twice. A retry of a run replaces what had failed.
+The study has one task for each task of the logs, and one model for each model and way of asking it.
+Its keys hold the problems, the scorer and the log's own ids of the runs: importing a log again
+changes nothing, and another run of the same evaluation gives more samples, never the same ones
+twice. A retry of a run replaces what had failed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Imported:
     study: Path
     logs: int
     scorers: dict[str, str] = field(default_factory=dict)  # by task
-    others: dict[str, list[str]] = field(default_factory=dict)  # the scorers that were not taken, by task
+    # the scorers that were not taken, by task
+    others: dict[str, list[str]] = field(default_factory=dict)
     endings: Counter[str] = field(default_factory=Counter)
     new: int = 0
     partial: int = 0  # scores between wrong and right
@@ -50,7 +52,9 @@ class Imported:
         """What the user should know."""
         for task, scorer in self.scorers.items():
             others = ", ".join(self.others[task])
-            yield f"{task}: right and wrong by `{scorer}`" + (f"; --scorer takes another: {others}" if others else "")
+            yield f"{task}: right and wrong by `{scorer}`" + (
+                f"; --scorer takes another: {others}" if others else ""
+            )
         if self.partial:
             yield f"{count(self.partial, 'score')} between wrong and right count as wrong; --right says from where on"
         if self.endings["failed"]:
@@ -70,7 +74,8 @@ class _Survey:
     problem_bytes: int = 0
     epochs: int = 0
     scorers: dict[str, None] = field(default_factory=dict)  # that have scored something
-    tell_answers: set[str] = field(default_factory=set)  # the scorers that say which answer they read
+    # the scorers that say which answer they read
+    tell_answers: set[str] = field(default_factory=set)
     scored: set[tuple[str, str, int]] = field(default_factory=set)  # scorer, problem, epoch
 
     @classmethod
@@ -92,7 +97,9 @@ class _Survey:
             self.problem_bytes += len(_encoded(problem, self.log.path))
             if self.problem_bytes > MOST_PROBLEMS:
                 what = f"its problems take more than {MOST_PROBLEMS >> 20} MB"
-                raise UserError(what, where=str(self.log.path), hint="import a part of the log, or leave it out")
+                raise UserError(
+                    what, where=str(self.log.path), hint="import a part of the log, or leave it out"
+                )
         self.problems[problem.id] = problem
 
 
@@ -134,7 +141,9 @@ def import_logs(
     size: str = "",
 ) -> Imported:
     """Read logs, write their study and problems, and store their attempts."""
-    logs = sorted((read(path) for path in _files(paths)), key=lambda log: (log.created, str(log.path)))
+    logs = sorted(
+        (read(path) for path in _files(paths)), key=lambda log: (log.created, str(log.path))
+    )
     names = list(dict.fromkeys(log.task for log in logs))
     out = out or Path(f"{safe_name(names[0]) if len(names) == 1 else 'imported'}.toml")
     _check_place(out)
@@ -145,7 +154,9 @@ def import_logs(
     problems = {task: _problems(mine, result) for task, mine in tasks.items()}
     if not size:
         known = (p.facts.items() for mine in problems.values() for p in mine)
-        result.metadata = list(dict.fromkeys(key for facts in known for key, value in facts if type(value) is int))
+        result.metadata = list(
+            dict.fromkeys(key for facts in known for key, value in facts if type(value) is int)
+        )
     models = _models(surveys)
     files = {task: out.with_name(f"{out.stem}-{safe_name(task)}.jsonl") for task in tasks}
     for task, file in files.items():
@@ -174,7 +185,9 @@ def _encoded(problem: Problem, file: Path) -> bytes:
         return msgspec.json.encode(problem, enc_hook=str) + b"\n"
     except (RecursionError, UnicodeEncodeError) as error:  # the latter: half a surrogate pair
         what = f"problem {problem.id!r:.80} can't be written: {error}"
-        raise UserError(what, where=str(file), hint="correct it in the log, or leave the log out") from None
+        raise UserError(
+            what, where=str(file), hint="correct it in the log, or leave the log out"
+        ) from None
 
 
 def read(path: Path) -> Log:
@@ -191,9 +204,13 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
     """The logs that are named, and those in folders that are named."""
     for path in paths:
         if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if p.suffix == ".eval" or p.match("samples_*.jsonl"))
+            inside = sorted(
+                p for p in path.rglob("*") if p.suffix == ".eval" or p.match("samples_*.jsonl")
+            )
             if not inside:
-                hint = "a folder is searched for .eval files of Inspect and samples_*.jsonl of lm-eval"
+                hint = (
+                    "a folder is searched for .eval files of Inspect and samples_*.jsonl of lm-eval"
+                )
                 raise UserError("there is no log in this folder", where=str(path), hint=hint)
             yield from inside
         elif path.is_file():
@@ -206,16 +223,28 @@ def _check_place(out: Path) -> None:
     if out.suffix != ".toml":
         raise UserError(f"{out} must end in .toml: it will be a study", hint=f"-o {out.stem}.toml")
     if out.exists() and not out.read_text("utf-8", "replace").startswith(MARK):
-        raise UserError(f"{out} wasn't written by an import, so it stays", hint="-o NAME.toml names another file")
+        raise UserError(
+            f"{out} wasn't written by an import, so it stays",
+            hint="-o NAME.toml names another file",
+        )
 
 
 def _scorer(surveys: Sequence[_Survey], wanted: str, result: Imported) -> str:
     """The scorer that is asked for, or the headline one of the task's first log."""
-    log, known = surveys[0].log, list(dict.fromkeys(name for survey in surveys for name in survey.scorers))
+    log, known = (
+        surveys[0].log,
+        list(dict.fromkeys(name for survey in surveys for name in survey.scorers)),
+    )
     if not known:
-        raise UserError("nothing in this log is scored", where=str(log.path), hint="inspect score LOG adds scores")
+        raise UserError(
+            "nothing in this log is scored",
+            where=str(log.path),
+            hint="inspect score LOG adds scores",
+        )
     if wanted and wanted not in known:
-        raise UserError(f"no log of {log.task} has a scorer `{wanted}`", hint=plugins.nearest(wanted, known))
+        raise UserError(
+            f"no log of {log.task} has a scorer `{wanted}`", hint=plugins.nearest(wanted, known)
+        )
     headline = next((name for name in log.scorers if name in known), known[0])
     result.scorers[log.task] = wanted or headline
     result.others[log.task] = [name for name in known if name != result.scorers[log.task]]
@@ -233,11 +262,16 @@ def _problems(surveys: Sequence[_Survey], result: Imported) -> list[Problem]:
                 hint = "import logs of different data sets one by one, each with its own -o"
                 raise UserError(what, where=str(survey.log.path), hint=hint)
             result.reworded += known.turns != problem.turns
-    return sorted(problems.values(), key=lambda p: (p.size, int(p.id) if p.id.isdecimal() else 2**62, p.id))
+    return sorted(
+        problems.values(), key=lambda p: (p.size, int(p.id) if p.id.isdecimal() else 2**62, p.id)
+    )
 
 
 def _models(surveys: Iterable[_Survey]) -> dict[str, _Model]:
-    """The models by their labels. A label has the settings that tell two ways of asking one model apart."""
+    """The models by their labels.
+
+    A label has the settings that tell two ways of asking one model apart.
+    """
     groups: dict[str, _Model] = {}
     for survey in surveys:
         name, settings = survey.log.model, _plain(survey.log.settings)
@@ -257,7 +291,11 @@ def _plain(value: Any) -> Any:
     """A value without nulls, which TOML doesn't have."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items() if inner is not None}
-    return [_plain(inner) for inner in value if inner is not None] if isinstance(value, list) else value
+    return (
+        [_plain(inner) for inner in value if inner is not None]
+        if isinstance(value, list)
+        else value
+    )
 
 
 def _study(
@@ -278,8 +316,16 @@ def _study(
         lines += _table("task", about | ({} if judge.right is None else {"right": judge.right}))
     for label, model in models.items():
         runs = list(dict.fromkeys(survey.log.run for survey in model.surveys))
-        table: dict[str, Any] = {"name": "imported", "id": model.name, "label": label, "samples": samples[label]}
-        lines += _table("model", table | ({"settings": model.settings} if model.settings else {}) | {"runs": runs})
+        table: dict[str, Any] = {
+            "name": "imported",
+            "id": model.name,
+            "label": label,
+            "samples": samples[label],
+        }
+        lines += _table(
+            "model",
+            table | ({"settings": model.settings} if model.settings else {}) | {"runs": runs},
+        )
     sizes = {problem.size for mine in problems.values() for problem in mine}
     figures = {"accuracy": True, "effort": len(sizes) > 2, "frontier": len(models) > 1}
     figures |= {"samples": max(samples.values()) > 1, "budget": True}
@@ -293,12 +339,19 @@ def _table(kind: str, table: Mapping[str, Any]) -> list[str]:
 
 
 def _absolute(study: Study) -> Study:
-    """The study with whole paths, so that `ponder view` can show it without its file, from anywhere."""
-    tasks = [{**table, "file": str(((study.folder or Path()) / table["file"]).absolute())} for table in study.task]
+    """The study with whole paths, so that `ponder view` can show it without its file, from
+    anywhere.
+    """
+    tasks = [
+        {**table, "file": str(((study.folder or Path()) / table["file"]).absolute())}
+        for table in study.task
+    ]
     return replace(study, task=tasks)
 
 
-def _store(store: Store, cells: Mapping[int, StudyCell], attempts: Iterator[Attempt], result: Imported) -> None:
+def _store(
+    store: Store, cells: Mapping[int, StudyCell], attempts: Iterator[Attempt], result: Imported
+) -> None:
     """Store attempts, each in the cell of its size."""
     places = {size: {p.id: i for i, p in enumerate(cell.asked())} for size, cell in cells.items()}
     there, before = {size: store.done(cell) for size, cell in cells.items()}, _stored(store, cells)
@@ -322,11 +375,21 @@ def _stored(store: Store, cells: Mapping[int, StudyCell]) -> int:
     return sum(tried for cell in cells.values() for _, _, tried, _ in store.results(cell).values())
 
 
-def _attempts(model: _Model, task: str, judge: Judge, size: str, result: Imported) -> Iterator[Attempt]:
-    """The samples of a model at a task as attempts. Of a run and its retries, the last sample with a score wins."""
+def _attempts(
+    model: _Model, task: str, judge: Judge, size: str, result: Imported
+) -> Iterator[Attempt]:
+    """The samples of a model at a task as attempts.
+
+    Of a run and its retries, the last sample with a score wins.
+    """
     first = 0  # number of the run's first sample
     for run in model.of(task).values():
-        scored = {(problem, epoch) for survey in run for name, problem, epoch in survey.scored if name == judge.scorer}
+        scored = {
+            (problem, epoch)
+            for survey in run
+            for name, problem, epoch in survey.scored
+            if name == judge.scorer
+        }
         tell_answers = any(judge.scorer in survey.tell_answers for survey in run)
         given = set[tuple[str, int]]()
         for log in (survey.log for survey in reversed(run)):
@@ -348,7 +411,9 @@ def _attempt(sample: Sample, number: int, judge: Judge, tell_answers: bool, path
         return Attempt(sample.problem, number, "failed", visible(why)[:200], (sample.completion,))
     if judge.right is None and score.value > 1:
         what = f"`{judge.scorer}` gives scores above 1, such as {score.value:g}"
-        raise UserError(what, where=str(path), hint="--right N says from which score on an attempt is right")
+        raise UserError(
+            what, where=str(path), hint="--right N says from which score on an attempt is right"
+        )
     ended: Ended
     if score.value >= (1 if judge.right is None else judge.right):
         ended, why = "right", ""

@@ -1,7 +1,8 @@
 """Reads logs of Inspect, `.eval` and `.json`, without the package `inspect-ai`.
 
-An `.eval` file is a zip of JSON files, one per sample, so that only one sample is in memory. Newer ones are packed with
-Zstandard, which Python's zipfile can open from 3.14 on; before that it takes the package `zstandard`.
+An `.eval` file is a zip of JSON files, one per sample, so that only one sample is in memory. Newer
+ones are packed with Zstandard, which Python's zipfile can open from 3.14 on; before that it takes
+the package `zstandard`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,16 @@ from ponder.results.interop.eval_logs import DAMAGED, LARGE, Log, Sample, Score,
 
 ZSTANDARD = 93  # the compression method's number in a zip
 ENCRYPTED = 1  # the flag of a member
-BROKEN_ZIP = (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, zlib.error, lzma.LZMAError, struct.error)
+BROKEN_ZIP = (
+    zipfile.BadZipFile,
+    OSError,
+    EOFError,
+    ValueError,
+    RuntimeError,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+)
 CUT = ("max_tokens", "model_length")  # reasons to stop that mean a reply is not complete
 VALUES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 ATTACHED = "attachment://"  # begins a text that stands elsewhere in the sample
@@ -148,7 +158,8 @@ class InspectLog(Log):
             yield from decode(self.path.read_bytes(), _Whole, str(self.path)).samples or []
             return
         with _opened(self.path) as file:
-            for name in file.NameToInfo:  # a sample that was written twice counts as it was written last
+            # a sample that was written twice counts as it was written last
+            for name in file.NameToInfo:
                 if name.startswith("samples/"):
                     yield decode(_member(file, name, self.path), _Sample, f"{self.path}: {name}")
 
@@ -182,7 +193,9 @@ def _header(path: Path) -> _Header:
         name = next((n for n in ("header.json", "_journal/start.json") if n in file.NameToInfo), "")
         if not name:
             what = "this is a zip file, but not a log of Inspect"
-            raise UserError(what, where=str(path), hint="an .eval file holds header.json and samples/")
+            raise UserError(
+                what, where=str(path), hint="an .eval file holds header.json and samples/"
+            )
         return decode(_member(file, name, path), _Header, f"{path}: {name}")
 
 
@@ -197,14 +210,20 @@ def _opened(path: Path) -> zipfile.ZipFile:
 def _member(file: zipfile.ZipFile, name: str, path: Path) -> bytes:
     info, where = file.getinfo(name), f"{path}: {name}"
     if info.flag_bits & ENCRYPTED:
-        raise UserError("it is encrypted", where=where, hint="unpack it with its password, and zip it again without")
+        raise UserError(
+            "it is encrypted",
+            where=where,
+            hint="unpack it with its password, and zip it again without",
+        )
     try:
         if info.compress_type == ZSTANDARD and sys.version_info < (3, 14):
             plugins.need("zstandard", "reading this log")
             return _zstandard(info, path)
         with file.open(info) as packed:
             return unpacked(packed, where, LARGE)
-    except NotImplementedError as error:  # a compression, or a version of zip, that this Python doesn't know
+    except (
+        NotImplementedError
+    ) as error:  # a compression, or a version of zip, that this Python doesn't know
         raise UserError(str(error), where=where, hint=DAMAGED) from None
     except BROKEN_ZIP as error:
         raise UserError(f"it is damaged: {error}", where=where, hint=DAMAGED) from None
@@ -215,7 +234,8 @@ def _zstandard(info: zipfile.ZipInfo, path: Path) -> bytes:
 
     where = f"{path}: {info.filename}"
     with path.open("rb") as raw:
-        raw.seek(info.header_offset + 26)  # the lengths of the name and of what follows it, in the member's own header
+        # the lengths of the name and of what follows it, in the member's own header
+        raw.seek(info.header_offset + 26)
         name, extra = (int.from_bytes(raw.read(2), "little") for _ in range(2))
         raw.seek(name + extra, 1)
         packed = raw.read(info.compress_size)
@@ -229,11 +249,21 @@ def _zstandard(info: zipfile.ZipInfo, path: Path) -> bytes:
 def _read(sample: _Sample, model: str, size: str, where: str) -> Sample:
     where = f"{where}: sample {sample.id}, epoch {sample.epoch}"
     choice = sample.output.choices[0] if sample.output.choices else None
-    limit = sample.limit.type if sample.limit else "token" if choice and choice.stop_reason in CUT else ""
+    limit = (
+        sample.limit.type
+        if sample.limit
+        else "token"
+        if choice and choice.stop_reason in CUT
+        else ""
+    )
     thinking, answer = _said(sample, choice)
     said = Said(thinking, answer, "length" if limit else "end", "")
     cost = _bill(sample, model, said)
-    scores = {name: one for given, score in _scores(sample).items() for name, one in _flat(given, score).items()}
+    scores = {
+        name: one
+        for given, score in _scores(sample).items()
+        for name, one in _flat(given, score).items()
+    }
     return Sample(
         _problem(sample, size_of(sample.metadata, size, where)),
         sample.epoch - 1,
@@ -246,29 +276,50 @@ def _read(sample: _Sample, model: str, size: str, where: str) -> Sample:
 
 def _problem(sample: _Sample, size: int) -> Problem:
     given = [_Message("user", sample.input)] if isinstance(sample.input, str) else sample.input
-    texts = [(message.role, _text(message, sample.attachments)) for message in given] or [("user", "")]
+    texts = [(message.role, _text(message, sample.attachments)) for message in given] or [
+        ("user", "")
+    ]
     system = "\n\n".join(text for role, text in texts if role == "system")
     chat = [(role, text) for role, text in texts if role != "system"] or [("user", "")]
-    history = tuple(Message("assistant" if role == "assistant" else "user", text) for role, text in chat[:-1])
+    history = tuple(
+        Message("assistant" if role == "assistant" else "user", text) for role, text in chat[:-1]
+    )
     gold = [sample.target] if isinstance(sample.target, str) else sample.target
     return Problem(str(sample.id), size, (chat[-1][1],), gold, system, history, sample.metadata)
 
 
 def _said(sample: _Sample, choice: _Choice | None) -> tuple[str, str]:
-    """Thinking and answer: the answer is the last reply's text, the thinking everything that was written before it."""
-    given = [sample.input] if isinstance(sample.input, str) else [_text(m, sample.attachments) for m in sample.input]
+    """Thinking and answer: the answer is the last reply's text, the thinking everything that was
+    written before it.
+    """
+    given = (
+        [sample.input]
+        if isinstance(sample.input, str)
+        else [_text(m, sample.attachments) for m in sample.input]
+    )
     texts = [_text(message, sample.attachments) for message in sample.messages]
     # What was asked comes first, perhaps after a system message that a solver has added.
-    start = next((i for i, text in enumerate(texts, 1) if i >= len(given) and text == given[-1]), 0) if given else 0
+    start = (
+        next((i for i, text in enumerate(texts, 1) if i >= len(given) and text == given[-1]), 0)
+        if given
+        else 0
+    )
     written = [m for m in sample.messages[start:] if m.role != "system"]
-    last = choice.message if choice else next((m for m in reversed(written) if m.role == "assistant"), None)
+    last = (
+        choice.message
+        if choice
+        else next((m for m in reversed(written) if m.role == "assistant"), None)
+    )
     if last is None:
         return "", ""
     before = written[: max((i for i, m in enumerate(written) if m.role == "assistant"), default=0)]
     parts = []
     for message in before:
         text = _text(message, sample.attachments)
-        parts += [_reasoning(message, sample.attachments), f"[{message.role}] {text}" if text else ""]
+        parts += [
+            _reasoning(message, sample.attachments),
+            f"[{message.role}] {text}" if text else "",
+        ]
     thinking = "\n\n".join(part for part in [*parts, _reasoning(last, sample.attachments)] if part)
     return encodable(thinking), encodable(_text(last, sample.attachments))
 
@@ -278,7 +329,10 @@ def _text(message: _Message, attached: Mapping[str, str]) -> str:
         return _resolved(message.content, attached)
     parts = (part for part in message.content if part.get("type") != "reasoning")
     return "".join(
-        _resolved(str(p.get("text", "")), attached) if p.get("type") == "text" else f"[{p.get('type')}]" for p in parts
+        _resolved(str(p.get("text", "")), attached)
+        if p.get("type") == "text"
+        else f"[{p.get('type')}]"
+        for p in parts
     )
 
 
@@ -287,7 +341,8 @@ def _reasoning(message: _Message, attached: Mapping[str, str]) -> str:
         return ""
     parts = (part for part in message.content if part.get("type") == "reasoning")
     return "\n\n".join(
-        _resolved(str(p.get("summary" if p.get("redacted") else "reasoning") or ""), attached) for p in parts
+        _resolved(str(p.get("summary" if p.get("redacted") else "reasoning") or ""), attached)
+        for p in parts
     )
 
 
@@ -302,17 +357,21 @@ def _bill(sample: _Sample, model: str, said: Said) -> Bill:
     counted = {
         "prompt_tokens": sum(prompt for prompt, _, _, _ in counts),
         "completion_tokens": sum(completion for _, completion, _, _ in counts),
-        "completion_tokens_details": {"reasoning_tokens": sum(thinking for _, _, thinking, _ in counts)},
+        "completion_tokens_details": {
+            "reasoning_tokens": sum(thinking for _, _, thinking, _ in counts)
+        },
         "prompt_tokens_details": {"cached_tokens": sum(cached for _, _, _, cached in counts)},
     }
     return bill(counted, said, sample.total_time or 0.0)
 
 
 def _counts(usage: _Usage) -> tuple[int, int, int, int]:
-    """Return prompt tokens, completion tokens, and how many of these were thinking and of those came from a cache.
+    """Return prompt tokens, completion tokens, and how many of these were thinking and of those
+    came from a cache.
 
-    Inspect passes on what a provider counts. Some count reasoning inside the output tokens, others (Grok) beside them,
-    where only the total tells. Newer logs count tokens of a cache beside the input, older ones may count them inside.
+    Inspect passes on what a provider counts. Some count reasoning inside the output tokens, others
+    (Grok) beside them, where only the total tells. Newer logs count tokens of a cache beside the
+    input, older ones may count them inside.
     """
     reasoning = usage.reasoning_tokens or 0
     cached = usage.input_tokens_cache_read or 0
@@ -332,14 +391,22 @@ def _scores(sample: _Sample) -> dict[str, _Score]:
 
 def _flat(name: str, score: _Score) -> dict[str, Score]:
     """A scorer that returns several values counts as several: `grade.style`."""
-    values = {f"{name}.{key}": one for key, one in score.value.items()} if isinstance(score.value, dict) else {}
+    values = (
+        {f"{name}.{key}": one for key, one in score.value.items()}
+        if isinstance(score.value, dict)
+        else {}
+    )
     return {one: _score(value, score) for one, value in (values or {name: score.value}).items()}
 
 
 def _score(value: Any, score: _Score) -> Score:
     number = _number(value)
     answer = "" if value == "N" else score.answer or ""  # N: no answer
-    return Score(number, answer, "" if number is not None else score.reason or score.explanation or "not scored")
+    return Score(
+        number,
+        answer,
+        "" if number is not None else score.reason or score.explanation or "not scored",
+    )
 
 
 def _number(value: Any) -> float | None:

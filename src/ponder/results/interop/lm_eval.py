@@ -1,8 +1,10 @@
-"""Reads the samples files of lm-evaluation-harness: `samples_TASK_TIME.jsonl`, which `--log_samples` writes.
+"""Reads the samples files of lm-evaluation-harness: `samples_TASK_TIME.jsonl`, which
+`--log_samples` writes.
 
-Each line is a document under one filter; a metric under a filter counts as a scorer, written as the harness does:
-`exact_match,strict-match`. The files have no token counts, so tokens are estimated from the characters, and no word on
-whether a reply was cut, so no attempt is `truncated`. The model's name is in `results_TIME.json` beside the file.
+Each line is a document under one filter; a metric under a filter counts as a scorer, written as the
+harness does: `exact_match,strict-match`. The files have no token counts, so tokens are estimated
+from the characters, and no word on whether a reply was cut, so no attempt is `truncated`. The
+model's name is in `results_TIME.json` beside the file.
 """
 
 from __future__ import annotations
@@ -69,7 +71,9 @@ def read(path: Path) -> LmEvalLog:
     named = NAME.fullmatch(path.stem)
     task, stamp = (named[1], named[2]) if named else (path.stem.removeprefix("samples_"), "")
     results = path.with_name(f"results_{stamp}.json")
-    known = decode(results.read_bytes(), _Results, str(results)) if results.is_file() else _Results()
+    known = (
+        decode(results.read_bytes(), _Results, str(results)) if results.is_file() else _Results()
+    )
     scorers = dict.fromkeys(name for _, line in _lines(path) for name in _scores(*line))
     gen = known.config.gen_kwargs
     return LmEvalLog(
@@ -88,7 +92,10 @@ def _lines(path: Path) -> Iterator[tuple[str, tuple[_Line, dict[str, Any]]]]:
         values = decode(text.encode(), dict[str, Any], where)
         try:
             yield where, (msgspec.convert(values, _Line), values)
-        except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter: half a surrogate pair
+        except (
+            msgspec.ValidationError,
+            UnicodeEncodeError,
+        ) as error:  # the latter: half a surrogate pair
             what = f"this is not a line of a samples file: {plain(error, 'an object')}"
             hint = "lm_eval --log_samples writes them: samples_TASK_TIME.jsonl"
             raise UserError(what, where=where, hint=hint) from None
@@ -103,7 +110,9 @@ def _scores(line: _Line, values: dict[str, Any]) -> dict[str, Score]:
         if isinstance(value, bool | int | float):
             with suppress(OverflowError):  # JSON has integers that no float holds
                 number = float(value)
-        scores[f"{metric},{line.filter}"] = Score(number, found, "" if number is not None else "not scored")
+        scores[f"{metric},{line.filter}"] = Score(
+            number, found, "" if number is not None else "not scored"
+        )
     return scores
 
 
@@ -116,8 +125,12 @@ def _read(line: _Line, size: int) -> Sample:
         for m in messages
         if m["role"] != "system"
     ] or [Message("user", "")]
-    gold = [str(one) for one in line.target] if isinstance(line.target, list) else [str(line.target)]
-    problem = Problem(str(line.doc_id), size, (chat[-1].content,), gold, system, tuple(chat[:-1]), line.doc)
+    gold = (
+        [str(one) for one in line.target] if isinstance(line.target, list) else [str(line.target)]
+    )
+    problem = Problem(
+        str(line.doc_id), size, (chat[-1].content,), gold, system, tuple(chat[:-1]), line.doc
+    )
     characters = sum(len(message.content) for message in problem.opening()) + len(problem.turns[0])
     cost = bill({}, Said(thinking, answer, "end", ""), 0.0, sent=characters // 4)
     return Sample(problem, 0, Completion(thinking, answer, "end", cost), {})
@@ -131,7 +144,9 @@ def _messages(arguments: Any) -> list[dict[str, str]]:
     text = prompt if isinstance(prompt, str) else ""
     try:
         chat = msgspec.convert(json.loads(text), list[dict[str, Any]])
-        return [{"role": str(message["role"]), "content": str(message["content"])} for message in chat]
+        return [
+            {"role": str(message["role"]), "content": str(message["content"])} for message in chat
+        ]
     except (ValueError, KeyError, RecursionError):
         return [{"role": "user", "content": text}]
 

@@ -1,8 +1,10 @@
-"""Logs a report to MLflow or Weights & Biases: a run per model with its estimates, and one with the figures.
+"""Logs a report to MLflow or Weights & Biases: a run per model with its estimates, and one with the
+figures.
 
-A run's name there is the model's label, its group or experiment the study. A run is found again by the study and the
-settings of its model: the next report of the same study updates it instead of adding another. Where to log to, and with
-which account, is said to these libraries by their own variables, such as MLFLOW_TRACKING_URI and WANDB_MODE.
+A run's name there is the model's label, its group or experiment the study. A run is found again by
+the study and the settings of its model: the next report of the same study updates it instead of
+adding another. Where to log to, and with which account, is said to these libraries by their own
+variables, such as MLFLOW_TRACKING_URI and WANDB_MODE.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ def track(results: Results, files: Sequence[Path], tracker: Tracker) -> int:
         _TRACKERS[tracker](results.study, runs)
     except Exception as error:  # of whatever these libraries raise, the user needs the sentence
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        hint = "the report itself is written; MLFLOW_TRACKING_URI and WANDB_MODE say where to log to"
+        hint = (
+            "the report itself is written; MLFLOW_TRACKING_URI and WANDB_MODE say where to log to"
+        )
         raise UserError(f"{tracker} can't log this report: {reason}", hint=hint) from error
     return len(runs)
 
@@ -84,8 +88,12 @@ def _model(study: Study, cell: StudyCell, outcomes: Sequence[Outcome]) -> Tracke
             at = _estimate(f"{prefix}accuracy_at_size", row.accuracy)
             at |= _estimate(f"{prefix}output_tokens_at_size", row.tokens)
             sizes.setdefault(int(row.size), {}).update(at)
-    key = digest(study.name, cell.model.identity(), [method.identity() for method in cell.methods]).hex()
-    settings = {name: value for name, value in cell.settings.items() if not name.startswith("task.")}
+    key = digest(
+        study.name, cell.model.identity(), [method.identity() for method in cell.methods]
+    ).hex()
+    settings = {
+        name: value for name, value in cell.settings.items() if not name.startswith("task.")
+    }
     return Tracked(cell.label.model, key, {**settings, "ponder": __version__}, metrics, sizes)
 
 
@@ -102,10 +110,11 @@ def _plain(name: str) -> str:
 
 
 def _check_answers(uri: str) -> None:
-    """Raise `ConnectionError` if nothing answers at a URL: MLflow itself would try for minutes, without a word.
+    """Raise `ConnectionError` if nothing answers at a URL: MLflow itself would try for minutes,
+    without a word.
 
-    What isn't a URL is a file or a database. Of the rest, only that something answers is asked; MLflow knows more about
-    accounts and certificates.
+    What isn't a URL is a file or a database. Of the rest, only that something answers is asked;
+    MLflow knows more about accounts and certificates.
     """
     if not uri.startswith(("http://", "https://")):
         return
@@ -151,14 +160,28 @@ def _wandb(study: Study, runs: Sequence[Tracked]) -> None:
     import wandb
 
     for one in runs:
-        about: dict[str, Any] = {"group": study.name, "name": one.name, "id": one.key, "resume": "allow"}
-        with wandb.init(project="ponder", config={**one.settings, "study": study.name}, **about) as run:
+        about: dict[str, Any] = {
+            "group": study.name,
+            "name": one.name,
+            "id": one.key,
+            "resume": "allow",
+        }
+        with wandb.init(
+            project="ponder", config={**one.settings, "study": study.name}, **about
+        ) as run:
             run.summary.update(dict(one.metrics))
             if one.by_size:
-                names = list(dict.fromkeys(name for values in one.by_size.values() for name in values))
-                rows = [[size, *(values.get(name) for name in names)] for size, values in one.by_size.items()]
+                names = list(
+                    dict.fromkeys(name for values in one.by_size.values() for name in values)
+                )
+                rows = [
+                    [size, *(values.get(name) for name in names)]
+                    for size, values in one.by_size.items()
+                ]
                 run.log({"by_size": wandb.Table(columns=["size", *names], data=rows)})
-            pictures = {file.stem: wandb.Image(str(file)) for file in one.files if file.suffix == ".png"}
+            pictures = {
+                file.stem: wandb.Image(str(file)) for file in one.files if file.suffix == ".png"
+            }
             if pictures:
                 run.log(pictures)
             if one.files:
@@ -168,4 +191,7 @@ def _wandb(study: Study, runs: Sequence[Tracked]) -> None:
                 run.log_artifact(report)
 
 
-_TRACKERS: Mapping[Tracker, Callable[[Study, Sequence[Tracked]], None]] = {"mlflow": _mlflow, "wandb": _wandb}
+_TRACKERS: Mapping[Tracker, Callable[[Study, Sequence[Tracked]], None]] = {
+    "mlflow": _mlflow,
+    "wandb": _wandb,
+}

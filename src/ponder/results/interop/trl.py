@@ -1,4 +1,5 @@
-"""A reward for TRL's trainers: 1 for a right reply to a problem that `ponder export --format trl` has written, else 0.
+"""A reward for TRL's trainers: 1 for a right reply to a problem that `ponder export --format trl`
+has written, else 0.
 
 from datasets import load_dataset
 from ponder.results.interop.trl import correct
@@ -18,4 +19,7 @@ from ponder.results.interop.environment import decode
 def correct(completions: Sequence[Any], problem: Sequence[str], **_: Any) -> list[float]:
     """TRL passes completions as texts or as chats, and each column of the dataset by its name."""
     replies = [one if isinstance(one, str) else str(one[-1]["content"]) for one in completions]
-    return [float(decode(text).grade([reply]).correct) for text, reply in zip(problem, replies, strict=True)]
+    return [
+        float(decode(text).grade([reply]).correct)
+        for text, reply in zip(problem, replies, strict=True)
+    ]

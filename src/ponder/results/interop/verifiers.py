@@ -1,6 +1,8 @@
-"""What the packages that `ponder export --format verifiers` writes are made of; needs verifiers 0.4 or later.
+"""What the packages that `ponder export --format verifiers` writes are made of; needs verifiers 0.4
+or later.
 
-A problem is played turn by turn, as Ponder asks it, and graded by its own task. A reply that was cut is wrong.
+A problem is played turn by turn, as Ponder asks it, and graded by its own task. A reply that was
+cut is wrong.
 """
 
 from __future__ import annotations
@@ -56,7 +58,11 @@ class Problems(vf.Taskset[ProblemTask, Config]):  # type: ignore[misc]
         for record in read(self.folder, self.config.split):
             problem = record.problem
             shown = [{"role": m.role, "content": m.content} for m in problem.history]
-            prompt = [*shown, {"role": "user", "content": problem.turns[0]}] if shown else problem.turns[0]
+            prompt = (
+                [*shown, {"role": "user", "content": problem.turns[0]}]
+                if shown
+                else problem.turns[0]
+            )
             data = ProblemData(
                 id=f"{record.task['name']}/{problem.size}/{problem.id}",
                 prompt=prompt,

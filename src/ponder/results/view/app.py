@@ -38,20 +38,27 @@ from ponder.results.view.stores import ViewedStore
 from ponder.results.view.studies import ViewedStudy, progress, study_named
 
 POLL = 0.25  # seconds; one look takes 10 µs
-BEAT = 15.0  # seconds after which a line is sent though nothing changed, so that a dead connection is noticed
+# seconds after which a line is sent though nothing changed, so that a dead connection is noticed
+BEAT = 15.0
 WINDOW = 60.0  # seconds over which the rate is measured
 KINDS = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 
 
 class View:
-    """The page's server: the stores, the studies whose files were given, and the estimates made so far."""
+    """The page's server: the stores, the studies whose files were given, and the estimates made so
+    far.
+    """
 
     def __init__(self, stores: dict[str, ViewedStore], given: Sequence[Study] = ()) -> None:
         self.stores, self.given = stores, given
         self.estimates = Estimates()
         self.stopping: Callable[[], bool] = lambda: False  # whether streams should end
         self._templates = templates()
-        self._templates.globals |= {"version": __version__, "url": pages.address, "static": _static_address}
+        self._templates.globals |= {
+            "version": __version__,
+            "url": pages.address,
+            "static": _static_address,
+        }
 
     def application(self) -> Starlette:
         study = "/{store}/{study}"
@@ -76,7 +83,9 @@ class View:
             try:
                 return await run_in_threadpool(page, request)
             except UserError as error:
-                return self._render("view/error.html", status=409, title="This can't be shown", error=error)
+                return self._render(
+                    "view/error.html", status=409, title="This can't be shown", error=error
+                )
 
         return answer
 
@@ -85,13 +94,15 @@ class View:
 
     async def refused(self, _: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        what = "there is no such page" if error.detail == "Not Found" else str(error.detail)  # Starlette's own words
+        # Starlette's own words
+        what = "there is no such page" if error.detail == "Not Found" else str(error.detail)
         problem = UserError(what, hint="start at the list of studies")
         return self._render("view/error.html", error.status_code, title="Not found", error=problem)
 
     async def broken(self, _: Request, error: Exception) -> Response:
         problem = UserError(
-            f"{type(error).__name__}: {error}", hint="this is a bug in Ponder or in a plugin; please report it"
+            f"{type(error).__name__}: {error}",
+            hint="this is a bug in Ponder or in a plugin; please report it",
         )
         return self._render("view/error.html", 500, title="Something is wrong here", error=problem)
 
@@ -122,13 +133,26 @@ class View:
         ready = self.estimates.ready(question)
         values = pages.study_page(study, query, left_out=pages.left_out(given))
         figures = pages.figures(study, query, ready) if ready is not None else None
-        return self._render("view/study.html", title=study.title, study=study, query=query, figures=figures, **values)
+        return self._render(
+            "view/study.html",
+            title=study.title,
+            study=study,
+            query=query,
+            figures=figures,
+            **values,
+        )
 
     def _of_download(self, study: ViewedStudy, request: Request) -> Asked:
-        """The figures that a download is from: the study's, or, if two models are named, their comparison."""
+        """The figures that a download is from: the study's, or, if two models are named, their
+        comparison.
+        """
         given = request.query_params
         two = comparison.pair(study, given["a"], given["b"]) if {"a", "b"} <= given.keys() else None
-        return comparison.question(study, two) if two else self._question(study, Query.read(request.url.query))
+        return (
+            comparison.question(study, two)
+            if two
+            else self._question(study, Query.read(request.url.query))
+        )
 
     def _question(self, study: ViewedStudy, query: Query) -> Asked:
         cells, _ = chosen_cells(study, query.chosen)
@@ -142,7 +166,13 @@ class View:
     def attempts(self, request: Request) -> Response:
         study, query = self._study(request), Query.read(request.url.query)
         values = pages.attempts_page(study, query)
-        return self._render("view/attempts.html", title=f"Attempts · {study.title}", study=study, query=query, **values)
+        return self._render(
+            "view/attempts.html",
+            title=f"Attempts · {study.title}",
+            study=study,
+            query=query,
+            **values,
+        )
 
     def attempt(self, request: Request) -> Response:
         study, query = self._study(request), Query.read(request.url.query)
@@ -165,10 +195,18 @@ class View:
             "variants": comparison.variants(study),
             "kinds": comparison.differing(study, two),
         }
-        return self._render("view/compare.html", title=f"{two.b} and {two.a}", study=study, figures=figures, **values)
+        return self._render(
+            "view/compare.html",
+            title=f"{two.b} and {two.a}",
+            study=study,
+            figures=figures,
+            **values,
+        )
 
     @staticmethod
-    def _compared(study: ViewedStudy, two: comparison.Pair, drawn: Sequence[DrawnFigure]) -> list[dict[str, Any]]:
+    def _compared(
+        study: ViewedStudy, two: comparison.Pair, drawn: Sequence[DrawnFigure]
+    ) -> list[dict[str, Any]]:
         return pages.figures(study, comparison.query(two), drawn, f"?{urlencode(two._asdict())}")
 
     def compared(self, request: Request) -> Response:
@@ -191,7 +229,9 @@ class View:
         study = self._study(request)
         name, table = request.path_params["name"], request.path_params["table"]
         written = self.estimates.table(self._of_download(study, request), name, table)
-        return _file(written.encode(), "text/csv; charset=utf-8", f"{study.name}-{name}-{table}.csv")
+        return _file(
+            written.encode(), "text/csv; charset=utf-8", f"{study.name}-{name}-{table}.csv"
+        )
 
     async def live(self, request: Request) -> Response:
         study = await run_in_threadpool(self._study, request)
@@ -202,7 +242,10 @@ class View:
         if name not in _static():
             raise HTTPException(404, "there is no such file")
         kind, plain, packed = _static()[name]
-        headers = {"Cache-Control": "private, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
+        headers = {
+            "Cache-Control": "private, max-age=31536000, immutable",
+            "Vary": "Accept-Encoding",
+        }
         if "gzip" in request.headers.get("accept-encoding", ""):
             return Response(packed, headers=headers | {"Content-Encoding": "gzip"}, media_type=kind)
         return Response(plain, headers=headers, media_type=kind)
@@ -224,7 +267,9 @@ class Rate:
         return (answered - before) / elapsed if elapsed >= 1 and answered > before else None
 
 
-def _events(store: ViewedStore, name: str, given: Sequence[Study], stopping: Callable[[], bool]) -> StreamingResponse:
+def _events(
+    store: ViewedStore, name: str, given: Sequence[Study], stopping: Callable[[], bool]
+) -> StreamingResponse:
     """Events for as long as somebody listens."""
 
     def look(rate: Rate) -> str:
@@ -253,14 +298,19 @@ def _events(store: ViewedStore, name: str, given: Sequence[Study], stopping: Cal
 
 def _file(content: bytes, kind: str, name: str) -> Response:
     return Response(
-        content, media_type=kind, headers={"Content-Disposition": f"attachment; filename*=utf-8''{quote(name)}"}
+        content,
+        media_type=kind,
+        headers={"Content-Disposition": f"attachment; filename*=utf-8''{quote(name)}"},
     )
 
 
 @cache
 def _static() -> dict[str, tuple[str, bytes, bytes]]:
     """The files that pages load, with and without compression: Vega is 822 kB, or 280."""
-    files = {name: asset(name).encode() for name in (*(path.name for path in ASSETS.iterdir()), "vega.js")}
+    files = {
+        name: asset(name).encode()
+        for name in (*(path.name for path in ASSETS.iterdir()), "vega.js")
+    }
     kinds = {name: KINDS[name.rpartition(".")[2]] for name in files}
     return {name: (kinds[name], text, gzip.compress(text, 9)) for name, text in files.items()}
 

@@ -1,4 +1,6 @@
-"""Two models of a study on the same problems: the figure and the words of `ponder compare`, and where they differ."""
+"""Two models of a study on the same problems: the figure and the words of `ponder compare`, and
+where they differ.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ def variants(study: ViewedStudy) -> list[str]:
 
 
 def pair(study: ViewedStudy, a: str, b: str) -> Pair | None:
-    """The two that are named; where one isn't, the first that remains. None if the study has only one model."""
+    """The two that are named; where one isn't, the first that remains.
+
+    None if the study has only one model.
+    """
     known = variants(study)
     for label in (a, b):
         if label and label not in known:
@@ -53,7 +58,9 @@ def command(study: ViewedStudy, two: Pair) -> str:
     """The same comparison in a terminal."""
     built_in = (BUILT_IN / f"{study.name}.toml").is_file()
     store = [] if str(study.store.path) == "ponder.db" else ["--store", str(study.store.path)]
-    return shlex.join(["ponder", "compare", study.name if built_in else f"{study.name}.toml", *two, *store])
+    return shlex.join(
+        ["ponder", "compare", study.name if built_in else f"{study.name}.toml", *two, *store]
+    )
 
 
 def query(two: Pair) -> Query:
@@ -74,7 +81,9 @@ def differing(study: ViewedStudy, two: Pair) -> list[dict[str, Any]]:
         firsts = [_first(study, sides[side], shown, wanted=side == right) for side in (0, 1)]
         rows = [{"a": a, "b": b} for a, b in zip(*firsts, strict=True)]
         every = Query((("variant", two[right]),), against=two[other], sort="size")
-        kinds.append({"name": "AB"[right], "total": len(problems), "rows": rows, "query": every.address()})
+        kinds.append(
+            {"name": "AB"[right], "total": len(problems), "rows": rows, "query": every.address()}
+        )
     return kinds
 
 
@@ -86,7 +95,9 @@ def _attempts(study: ViewedStudy, label: str) -> Whole:
     return answered
 
 
-def _first(study: ViewedStudy, rows: Whole, problems: Sequence[int], *, wanted: bool) -> list[dict[str, Any]]:
+def _first(
+    study: ViewedStudy, rows: Whole, problems: Sequence[int], *, wanted: bool
+) -> list[dict[str, Any]]:
     """For each problem the first attempt at it that is right, or wrong."""
     index = study.index
     chosen = rows[(index.ended[rows] == RIGHT) == wanted]

@@ -1,8 +1,9 @@
 """Figures for the page, estimated in a process of their own and kept until the store changes.
 
-That process holds the outcomes of the last study asked for, so that a filter redraws without reading the store again.
-The server stays small and answers other requests meanwhile. Filters choose whole cells before anything is estimated:
-every number has the interval that these attempts alone allow.
+That process holds the outcomes of the last study asked for, so that a filter redraws without
+reading the store again. The server stays small and answers other requests meanwhile. Filters choose
+whole cells before anything is estimated: every number has the interval that these attempts alone
+allow.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class Asked(NamedTuple):
     cells: tuple[bytes, ...] | None = None  # their keys; None: all
 
 
-def asked(study: ViewedStudy, cells: Sequence[int] | None, figures: Sequence[dict[str, Any]] | None = None) -> Asked:
+def asked(
+    study: ViewedStudy, cells: Sequence[int] | None, figures: Sequence[dict[str, Any]] | None = None
+) -> Asked:
     """The question for a study, or for some of its cells, with its own figures or others."""
     assert study.study is not None
     table = study.study.resolved()
@@ -85,7 +88,9 @@ class Estimates:
         return known.result()
 
     def picture(self, question: Asked, figure: str, ending: str) -> bytes:
-        """A figure as SVG, PNG or PDF, drawn by Vega in a process that ends with it: it takes 150 MB."""
+        """A figure as SVG, PNG or PDF, drawn by Vega in a process that ends with it: it takes 150
+        MB.
+        """
         spec = next((one.spec for one in self.figures(question) if one.name == figure), None)
         if spec is None:
             raise UserError(f"there is no figure {figure}")
@@ -159,7 +164,9 @@ def _outcomes(question: Asked) -> tuple[dict[str, Figure], Sequence[Outcome]]:
     if _held.asked != whole or _held.results is None:
         _held = _Held()
         table = json.loads(question.study)
-        study = Study.from_table(table, name=question.name, where=f"{question.name}.toml", folder=question.folder)
+        study = Study.from_table(
+            table, name=question.name, where=f"{question.name}.toml", folder=question.folder
+        )
         _held = _Held(whole, Results(study, question.store))
     assert _held.results is not None
     figures = _held.results.figures
@@ -183,8 +190,12 @@ def _figure(question: Asked, name: str, figure: Any, outcomes: Sequence[Outcome]
         drawn = draw_figure(name, figure, outcomes)
     except UserError as error:
         return DrawnFigure(name, error=error.in_terminal())
-    except Exception as error:  # a figure that can't draw these few attempts must not hide the others
-        return DrawnFigure(name, error=f"it can't be drawn from these attempts ({type(error).__name__}: {error})")
+    except (
+        Exception
+    ) as error:  # a figure that can't draw these few attempts must not hide the others
+        return DrawnFigure(
+            name, error=f"it can't be drawn from these attempts ({type(error).__name__}: {error})"
+        )
     _tables.setdefault(question, {})[name] = drawn.tables or {}
     return drawn.first_rows()
 

@@ -1,7 +1,9 @@
-"""The attempts of a store as columns of numbers, so that a page can count, filter and sort 200,000 of them in a blink.
+"""The attempts of a store as columns of numbers, so that a page can count, filter and sort 200,000
+of them in a blink.
 
-An attempt takes 60 bytes here; its texts stay in the store until a page shows them. While a run writes, only what is
-new is read: attempts are added with growing ids, and only those that failed or are in progress change later.
+An attempt takes 60 bytes here; its texts stay in the store until a page shows them. While a run
+writes, only what is new is read: attempts are added with growing ids, and only those that failed or
+are in progress change later.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ class Index:
     answer: Whole = field(default_factory=_whole)
     milliseconds: Whole = field(default_factory=_whole)
     reasons: list[str] = field(default_factory=list)
-    positions: Whole = field(default_factory=_whole)  # of each problem in its cells' order, by its row
+    # of each problem in its cells' order, by its row
+    positions: Whole = field(default_factory=_whole)
     cells: dict[bytes, int] = field(default_factory=dict)  # rows of cells by their key
 
     def __len__(self) -> int:
@@ -62,7 +65,11 @@ class Index:
         numbers = {why: n for n, why in enumerate(self.reasons)}
         new = _read(db.execute(READ, (last,)), numbers)
         old = _columns(self)
-        again = [row for i in unsettled.tolist() for row in db.execute(f"{READ} LIMIT 1", (int(self.id[i]) - 1,))]
+        again = [
+            row
+            for i in unsettled.tolist()
+            for row in db.execute(f"{READ} LIMIT 1", (int(self.id[i]) - 1,))
+        ]
         changed = _read(again, numbers)
         if len(changed[0]) == len(unsettled):
             same = all(np.array_equal(a[unsettled], b) for a, b in zip(old, changed, strict=True))
@@ -70,7 +77,9 @@ class Index:
                 a[unsettled] = b
         if len(self) and (len(changed[0]) != len(unsettled) or (same and not len(new[0]))):
             return Index().refreshed(db)  # attempts were graded again, or removed
-        columns: dict[str, Any] = {f.name: np.concatenate(p) for f, *p in zip(fields(self), old, new, strict=False)}
+        columns: dict[str, Any] = {
+            f.name: np.concatenate(p) for f, *p in zip(fields(self), old, new, strict=False)
+        }
         cells = dict(db.execute("SELECT key, id FROM cell"))
         return Index(**columns, reasons=list(numbers), positions=_positions(db), cells=cells)
 
@@ -80,7 +89,9 @@ def _columns(index: Index) -> list[Whole]:
 
 
 def _positions(db: sqlite3.Connection) -> Whole:
-    rows = np.array(db.execute("SELECT id, position FROM problem").fetchall(), np.int64).reshape(-1, 2)
+    rows = np.array(db.execute("SELECT id, position FROM problem").fetchall(), np.int64).reshape(
+        -1, 2
+    )
     positions = np.zeros(int(rows[:, 0].max(initial=0)) + 1, np.int64)
     positions[rows[:, 0]] = rows[:, 1]
     return positions

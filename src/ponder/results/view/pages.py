@@ -74,7 +74,9 @@ def shelves(stores: Iterable[ViewedStore], given: Sequence[Study]) -> list[Shelf
             shown.append(Shelf(store, exists=False))
             continue
         try:
-            shown.append(Shelf(store, True, [{"study": s, **_card(s)} for s in studies(store, given)]))
+            shown.append(
+                Shelf(store, True, [{"study": s, **_card(s)} for s in studies(store, given)])
+            )
         except UserError as error:
             shown.append(Shelf(store, True, error=error.in_terminal()))
     return shown
@@ -98,9 +100,13 @@ def study_page(study: ViewedStudy, query: Query, left_out: Sequence[str]) -> dic
 
 
 def left_out(query: Query) -> list[str]:
-    """The filters of an address that the study's page does not follow: they would bias every estimate."""
+    """The filters of an address that the study's page does not follow: they would bias every
+    estimate.
+    """
     found = [f"{name}={value}" for name, value in query.chosen if name in OF_ATTEMPTS]
-    return found + [f"{name}={value}" for name, value in (("q", query.q), ("against", query.against)) if value]
+    return found + [
+        f"{name}={value}" for name, value in (("q", query.q), ("against", query.against)) if value
+    ]
 
 
 def by_model(study: ViewedStudy, query: Query) -> list[dict[str, Any]]:
@@ -119,7 +125,11 @@ def by_model(study: ViewedStudy, query: Query) -> list[dict[str, Any]]:
         mine = rows[np.isin(study.cell_of[rows], own)]
         if len(mine):
             counts = np.bincount(index.ended[mine], minlength=len(ENDINGS)).tolist()
-            only = query.only("size", "method").chosen if several else query.only("task", "size", "method").chosen
+            only = (
+                query.only("size", "method").chosen
+                if several
+                else query.only("task", "size", "method").chosen
+            )
             of_task = (("task", task),) if several else ()
             own_attempts = query.with_(chosen=(*only, ("model", model), *of_task))
             shown.append(
@@ -154,7 +164,9 @@ def facets(study: ViewedStudy, query: Query, page: str) -> list[Facet]:
     cells = study.cells
     values = {
         "model": dict.fromkeys(c.label.model for c in cells),
-        "method": dict.fromkeys(name for c in cells for name in ([use.name for use in c.chain] or ["none"])),
+        "method": dict.fromkeys(
+            name for c in cells for name in ([use.name for use in c.chain] or ["none"])
+        ),
         "task": dict.fromkeys(c.label.task for c in cells),
         "size": dict.fromkeys(str(size) for size in sorted({c.size for c in cells})),
     }
@@ -162,7 +174,10 @@ def facets(study: ViewedStudy, query: Query, page: str) -> list[Facet]:
     if page == "attempts":
         values["ended"] = dict.fromkeys(ENDINGS[1:])
     return [
-        Facet(name, [(v, query.toggled(name, v).address() or "?", v in query.values(name)) for v in own])
+        Facet(
+            name,
+            [(v, query.toggled(name, v).address() or "?", v in query.values(name)) for v in own],
+        )
         for name, own in values.items()
         if len(own) > 1
     ]
@@ -170,9 +185,13 @@ def facets(study: ViewedStudy, query: Query, page: str) -> list[Facet]:
 
 def swept(study: ViewedStudy) -> dict[str, list[str]]:
     """The settings of methods that the study sweeps, with their values in order."""
-    names = dict.fromkeys(name for cell in study.cells for use in cell.chain for name in use.settings)
+    names = dict.fromkeys(
+        name for cell in study.cells for use in cell.chain for name in use.settings
+    )
     values = {name: {own[name] for own in study.settings if name in own} for name in names}
-    return {name: sorted(own, key=_order) for name, own in values.items() if 1 < len(own) <= MOST_VALUES}
+    return {
+        name: sorted(own, key=_order) for name, own in values.items() if 1 < len(own) <= MOST_VALUES
+    }
 
 
 def _order(value: str) -> tuple[bool, float, str]:
@@ -210,7 +229,11 @@ def _cells_name(study: ViewedStudy, value: str) -> str:
 
 
 def _problem_name(study: ViewedStudy, row: str) -> str:
-    named = study.store.rows("SELECT name FROM problem WHERE id = ?", (int(row),)) if row.isdigit() else []
+    named = (
+        study.store.rows("SELECT name FROM problem WHERE id = ?", (int(row),))
+        if row.isdigit()
+        else []
+    )
     name = str(named[0][0]) if named else row
     return name if len(name) <= 24 else f"{name[:22]}…"
 
@@ -218,9 +241,11 @@ def _problem_name(study: ViewedStudy, row: str) -> str:
 def figures(
     study: ViewedStudy, query: Query, drawn: Sequence[DrawnFigure], asked: str | None = None
 ) -> list[dict[str, Any]]:
-    """Figures with the addresses that lead from their marks and rows to attempts, and those of downloads.
+    """Figures with the addresses that lead from their marks and rows to attempts, and those of
+    downloads.
 
-    `asked`: the part of a download's address that says which figures they are; by default the filters.
+    `asked`: the part of a download's address that says which figures they are; by default the
+    filters.
     """
     filters = query.address()
     asked = filters if asked is None else asked
@@ -229,7 +254,10 @@ def figures(
             "figure": one,
             "picture": None,
             "leads": {"study": address(study), "groups": _addresses(study, one)},
-            "downloads": [(kind.upper(), address(study, "figure", f"{one.name}.{kind}") + asked) for kind in PICTURES],
+            "downloads": [
+                (kind.upper(), address(study, "figure", f"{one.name}.{kind}") + asked)
+                for kind in PICTURES
+            ],
             "tables": _tables(study, one, asked),
         }
         for one in drawn
@@ -258,7 +286,16 @@ def _tables(study: ViewedStudy, figure: DrawnFigure, asked: str) -> list[dict[st
             else:
                 links.append(addresses.get(row.get("basis", ""), ""))
         download = address(study, "table", figure.name, f"{name}.csv") + asked
-        tables.append({"name": name, "rows": rows, "links": links, "length": length, "download": download, "file": ""})
+        tables.append(
+            {
+                "name": name,
+                "rows": rows,
+                "links": links,
+                "length": length,
+                "download": download,
+                "file": "",
+            }
+        )
     return tables
 
 
@@ -279,7 +316,12 @@ def attempts_page(study: ViewedStudy, query: Query) -> dict[str, Any]:
             values["next"] = query.with_(start=looked).address()
     else:
         number = min(query.page, found.pages)
-        values |= {"rows": found.page(number).tolist(), "looked": None, "pages": found.pages, "number": number}
+        values |= {
+            "rows": found.page(number).tolist(),
+            "looked": None,
+            "pages": found.pages,
+            "number": number,
+        }
         values["next"] = query.with_(page=number + 1).address() if number < found.pages else None
         values["previous"] = (query.with_(page=number - 1).address() or "?") if number > 1 else None
     wide = [c for c in query.columns.split(",") if c in COLUMNS] if query.columns else list(USUAL)
@@ -291,7 +333,8 @@ def attempts_page(study: ViewedStudy, query: Query) -> dict[str, Any]:
         "columns": wide,
         "column_choices": [(c, c in wide, _with_column(query, wide, c)) for c in COLUMNS],
         "sorts": {
-            c: _sort(query, c) for c in ("ended", "model", "size", "tokens", "thinking", "answer", "prompt", "seconds")
+            c: _sort(query, c)
+            for c in ("ended", "model", "size", "tokens", "thinking", "answer", "prompt", "seconds")
         },
         "most": int(study.index.tokens[study.rows].max(initial=1)),
         "facets": facets(study, query, "attempts"),
@@ -317,7 +360,10 @@ def ready_filters(study: ViewedStudy, query: Query) -> list[tuple[str, str]]:
     """Questions that people ask, as addresses."""
     several = len({c.model_key for c in study.cells}) > 1
     right = query.with_(chosen=(*query.without("ended").chosen, ("ended", ENDINGS[RIGHT])))
-    ready = [("Longest wrong", longest_wrong(query)), ("Longest right", right.with_(sort="-tokens"))]
+    ready = [
+        ("Longest wrong", longest_wrong(query)),
+        ("Longest right", right.with_(sort="-tokens")),
+    ]
     ready += [("Shortest right", right.with_(sort="tokens"))]
     ready += [("Right here, wrong there", query.with_(against="any"))] if several else []
     ready += [("Everything", Query())]
@@ -362,7 +408,9 @@ def transcript(study: ViewedStudy, attempt: int) -> Transcript | None:
             stored = read_attempt(db, attempt)
     except (zlib.error, ValueError, TypeError, msgspec.MsgspecError) as error:
         raise DamagedStore(study.store.path, str(error)) from None
-    cell = next((c for c in study.cells if stored and study.index.cells.get(c.key) == stored.cell), None)
+    cell = next(
+        (c for c in study.cells if stored and study.index.cells.get(c.key) == stored.cell), None
+    )
     return Transcript(cell, stored.attempt, attempt, stored.problem) if stored and cell else None
 
 
@@ -379,4 +427,9 @@ def attempt_page(study: ViewedStudy, query: Query, attempt: int) -> dict[str, An
         around["previous"] = int(index.id[rows[at - 1]]) if at else None
         around["next"] = int(index.id[rows[at + 1]]) if at + 1 < len(rows) else None
     same = study.rows[index.problem[study.rows] == one.problem_row]
-    return {"one": one, "around": around, "same": listed(study, same[:24].tolist()), "same_total": len(same)}
+    return {
+        "one": one,
+        "around": around,
+        "same": listed(study, same[:24].tolist()),
+        "same_total": len(same),
+    }

@@ -1,7 +1,9 @@
-"""Which attempts an address asks for. The address is the query: it can be shared, and the browser can go back to it.
+"""Which attempts an address asks for. The address is the query: it can be shared, and the browser
+can go back to it.
 
-`model`, `variant`, `method`, `task`, `size`, any setting such as `window`, `ended` and `problem` choose attempts; a
-name given twice means either. `cells` names cells by their keys: what a mark or a row of a figure was computed from.
+`model`, `variant`, `method`, `task`, `size`, any setting such as `window`, `ended` and `problem`
+choose attempts; a name given twice means either. `cells` names cells by their keys: what a mark or
+a row of a figure was computed from.
 """
 
 from __future__ import annotations
@@ -35,9 +37,11 @@ SORTS: dict[str, Callable[[Index, Whole], Whole]] = {
     "ended": lambda i, rows: i.ended[rows],
 }
 OF_ATTEMPTS = ("ended", "problem", "id")  # filters that choose among the attempts of a cell
-OF_CELLS = ("model", "variant", "method", "task", "size", "cells")  # and those of whole cells, besides settings
+# and those of whole cells, besides settings
+OF_CELLS = ("model", "variant", "method", "task", "size", "cells")
 DIGITS = 8  # of a cell's key, in an address
-Choices: TypeAlias = tuple[tuple[str, str], ...]  # filters as names and values; a name given twice means either
+# filters as names and values; a name given twice means either
+Choices: TypeAlias = tuple[tuple[str, str], ...]
 _SINGLE = ("q", "sort", "against", "page", "from", "columns", "token")
 
 
@@ -72,8 +76,16 @@ class Query:
 
     def address(self) -> str:
         """The query as a part of an address, with its question mark; "" if it asks for everything."""
-        more: dict[str, Any] = {"q": self.q, "against": self.against, "sort": self.sort if self.sort != "id" else ""}
-        more |= {"page": self.page if self.page > 1 else "", "from": self.start or "", "columns": self.columns}
+        more: dict[str, Any] = {
+            "q": self.q,
+            "against": self.against,
+            "sort": self.sort if self.sort != "id" else "",
+        }
+        more |= {
+            "page": self.page if self.page > 1 else "",
+            "from": self.start or "",
+            "columns": self.columns,
+        }
         pairs = [*self.chosen, *((k, v) for k, v in more.items() if v)]
         return f"?{urlencode(pairs)}" if pairs else ""
 
@@ -89,7 +101,10 @@ class Query:
         return self.with_(chosen=rest if len(rest) < len(self.chosen) else (*rest, pair))
 
     def of_cells(self) -> Query:
-        """The filters that choose whole cells. To choose attempts by how they ended would bias every estimate."""
+        """The filters that choose whole cells.
+
+        To choose attempts by how they ended would bias every estimate.
+        """
         return self.without(*OF_ATTEMPTS)
 
     def only(self, *names: str) -> Query:
@@ -109,7 +124,8 @@ class Found:
     """The attempts that a query chooses, in its order, as places in the index."""
 
     rows: Whole
-    unknown: tuple[str, ...] = ()  # filters that no attempt of the study matches, such as `model=nobody`
+    # filters that no attempt of the study matches, such as `model=nobody`
+    unknown: tuple[str, ...] = ()
 
     def page(self, number: int) -> Whole:
         return self.rows[PAGE * (number - 1) : PAGE * number]
@@ -126,7 +142,8 @@ def behind(group: Group) -> Query:
 
 
 def chosen_cells(study: ViewedStudy, chosen: Choices) -> tuple[set[int], tuple[str, ...]]:
-    """Return the numbers of the cells that every filter admits, and the filters that none of them matches.
+    """Return the numbers of the cells that every filter admits, and the filters that none of them
+    matches.
 
     What is no filter of the study (`not_filters`) chooses nothing.
     """
@@ -158,7 +175,11 @@ def _matching(study: ViewedStudy, name: str, value: str) -> set[int]:
     if name == "size":
         return {n for n, cell in enumerate(study.cells) if str(cell.size) == value}
     if name == "method":
-        return {n for n, cell in enumerate(study.cells) if value in ([use.name for use in cell.chain] or ["none"])}
+        return {
+            n
+            for n, cell in enumerate(study.cells)
+            if value in ([use.name for use in cell.chain] or ["none"])
+        }
     if name in ("model", "variant", "task"):
         return {n for n, cell in enumerate(study.cells) if is_called(cell.label, name, value)}
     return {n for n, settings in enumerate(study.settings) if settings.get(name) == value}
@@ -175,7 +196,9 @@ def find(study: ViewedStudy, query: Query) -> Found:
         numbers = {value: number(value) for value in query.values(name)}
         unknown += tuple(f"{name}={value}" for value, known in numbers.items() if known is None)
         if numbers:
-            keep &= np.isin(of[name][rows], [known for known in numbers.values() if known is not None])
+            keep &= np.isin(
+                of[name][rows], [known for known in numbers.values() if known is not None]
+            )
     if query.against:
         keep &= _right_here(study, query.against)
     rows = rows[keep]
@@ -217,7 +240,11 @@ def _ranks(keys: Sequence[bytes]) -> list[int]:
 def _sorted(study: ViewedStudy, rows: Whole, sort: str) -> Whole:
     name = sort.removeprefix("-")
     if name in ("size", "model"):
-        of_cell = [c.size for c in study.cells] if name == "size" else _ranks([c.model_key for c in study.cells])
+        of_cell = (
+            [c.size for c in study.cells]
+            if name == "size"
+            else _ranks([c.model_key for c in study.cells])
+        )
         keys = np.array(of_cell or [0])[study.cell_of[rows]]
     else:
         keys = SORTS[name](study.index, rows)
@@ -226,10 +253,14 @@ def _sorted(study: ViewedStudy, rows: Whole, sort: str) -> Whole:
     return rows[np.argsort(-keys if sort.startswith("-") else keys, kind="stable")]
 
 
-def search(study: ViewedStudy, rows: Whole, query: Query, most: int, seconds: float) -> tuple[list[int], int]:
-    """The first attempts from `start` on whose texts hold `q`, and how many were looked at before time was up.
+def search(
+    study: ViewedStudy, rows: Whole, query: Query, most: int, seconds: float
+) -> tuple[list[int], int]:
+    """The first attempts from `start` on whose texts hold `q`, and how many were looked at before
+    time was up.
 
-    Texts are compressed in the store: 200,000 long ones take a minute, so a page looks at some and offers to go on.
+    Texts are compressed in the store: 200,000 long ones take a minute, so a page looks at some and
+    offers to go on.
     """
     import time
     import zlib
@@ -245,7 +276,11 @@ def search(study: ViewedStudy, rows: Whole, query: Query, most: int, seconds: fl
                 turns = db.execute(sql, (int(study.index.id[row]),))
                 if why[study.index.why[row]] or any(
                     wanted in answer.casefold()
-                    or (thinking and wanted in zlib.decompress(thinking).decode("utf-8", "replace").casefold())
+                    or (
+                        thinking
+                        and wanted
+                        in zlib.decompress(thinking).decode("utf-8", "replace").casefold()
+                    )
                     for thinking, answer in turns.fetchall()
                 ):
                     hits.append(row)

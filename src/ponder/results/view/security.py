@@ -1,9 +1,10 @@
 """Who may ask the page's server, and what a browser may do with its answers.
 
-A token is needed, on this machine's own address too, which every user of the machine can reach: the address that
-`ponder view` prints holds it once, and a cookie from then on. A host name that isn't this machine's is refused, so that
-a web site can't read the page by pointing its own name at it (DNS rebinding). The content security policy allows our
-own script and style files and nothing else: text of a model that got past the escaping would still not run.
+A token is needed, on this machine's own address too, which every user of the machine can reach: the
+address that `ponder view` prints holds it once, and a cookie from then on. A host name that isn't
+this machine's is refused, so that a web site can't read the page by pointing its own name at it
+(DNS rebinding). The content security policy allows our own script and style files and nothing else:
+text of a model that got past the escaping would still not run.
 """
 
 from __future__ import annotations
@@ -66,20 +67,26 @@ class Guard:
             return self.app
         if self._same(request.query_params.get("token", "")):
             return self._admit(scope)
-        return PlainTextResponse("A token is needed: open the address that ponder view printed.", 403)
+        return PlainTextResponse(
+            "A token is needed: open the address that ponder view printed.", 403
+        )
 
     def _same(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self.token.encode())
 
     def _cookie(self, scope: Scope) -> str:
-        return f"ponder-{scope['server'][1] if scope.get('server') else 0}"  # ports of a host share their cookies
+        # ports of a host share their cookies
+        return f"ponder-{scope['server'][1] if scope.get('server') else 0}"
 
     def _admit(self, scope: Scope) -> ASGIApp:
         """Keep the token in a cookie, and take it out of the address, which people share."""
-        query = [(k, v) for k, v in parse_qsl(scope["query_string"].decode("latin-1")) if k != "token"]
+        query = [
+            (k, v) for k, v in parse_qsl(scope["query_string"].decode("latin-1")) if k != "token"
+        ]
         path = "/" + scope["path"].lstrip("/")  # `//name` would lead to another host
         answer = RedirectResponse(path + (f"?{urlencode(query)}" if query else ""), 303)
-        # Lax: the file that `ponder view` opens in a browser is another site, from which a strict one isn't sent.
+        # Lax: the file that `ponder view` opens in a browser is another site, from which a strict
+        # one isn't sent.
         answer.set_cookie(self._cookie(scope), self.token, httponly=True, samesite="lax")
         return answer
 

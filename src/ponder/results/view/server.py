@@ -1,8 +1,9 @@
 """Starts the page's server, and ends it in order: streams first, then the process that estimates.
 
-Everybody on this machine can connect to it, so connections are limited before anything is known of who connects: in
-number, and in the time until a request has arrived. Beyond the limit a new connection takes the place of the one that
-has waited longest, so that connections without a request can't keep a browser out.
+Everybody on this machine can connect to it, so connections are limited before anything is known of
+who connects: in number, and in the time until a request has arrived. Beyond the limit a new
+connection takes the place of the one that has waited longest, so that connections without a request
+can't keep a browser out.
 """
 
 from __future__ import annotations
@@ -50,7 +51,11 @@ def bound(host: str, port: int) -> socket.socket:
         listening.close()
         why = getattr(error, "strerror", None) or str(error)
         taken = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
-        hint = "use another: --port 0 takes any free one" if taken else "--host is an address of this machine"
+        hint = (
+            "use another: --port 0 takes any free one"
+            if taken
+            else "--host is an address of this machine"
+        )
         raise UserError(f"can't serve on {host}, port {port}: {why}", hint=hint) from None
     return listening
 
@@ -62,7 +67,10 @@ def page_server(
     most_connections: int | None = None,
     request_seconds: float = REQUEST_SECONDS,
 ) -> uvicorn.Server:
-    """Return the server of a page, ready to run. By default it holds as many connections as it may open files."""
+    """Return the server of a page, ready to run.
+
+    By default it holds as many connections as it may open files.
+    """
     most = _connection_limit() if most_connections is None else most_connections
 
     class Connection(_Connection):
@@ -86,7 +94,9 @@ def page_server(
 
 
 def _connection_limit() -> int:
-    """Return how many connections may be open, so that file descriptors are left for everything else."""
+    """Return how many connections may be open, so that file descriptors are left for everything
+    else.
+    """
     try:
         import resource
     except ModuleNotFoundError:  # Windows
@@ -115,7 +125,11 @@ class _Connection(H11Protocol):
         if len(self.connections) > self.most_connections:
             others = (other for other in self.connections if isinstance(other, _Connection))
             waiting = [other for other in others if other.waiting and other is not self]
-            longest = min(waiting, key=lambda other: other._deadline.when() if other._deadline else 0, default=self)
+            longest = min(
+                waiting,
+                key=lambda other: other._deadline.when() if other._deadline else 0,
+                default=self,
+            )
             longest._close()
 
     def data_received(self, data: bytes) -> None:
@@ -146,7 +160,11 @@ class _Connection(H11Protocol):
 
 
 def serve(
-    listening: socket.socket, host: str, stores: Sequence[Path], given: Sequence[Study], told: Callable[[str], Any]
+    listening: socket.socket,
+    host: str,
+    stores: Sequence[Path],
+    given: Sequence[Study],
+    told: Callable[[str], Any],
 ) -> None:
     """Serve until interrupted. `told` gets the address to open, with its token."""
     token = secrets.token_urlsafe(24)
@@ -157,9 +175,12 @@ def serve(
     # Without file descriptors asyncio would say so thousands of times a second.
     logging.getLogger("asyncio").addFilter(_FirstTime())
     view.estimates.warm()
-    shown = f"[{host}]" if ":" in host else socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104
+    shown = (
+        f"[{host}]" if ":" in host else socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104
+    )
     told(f"http://{shown}:{listening.getsockname()[1]}/?token={token}")
-    # The server sends itself the signal again that ended it, after the streams are closed; the rest is to be ended too.
+    # The server sends itself the signal again that ended it, after the streams are closed; the rest
+    # is to be ended too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         server.run(sockets=[listening])
@@ -188,12 +209,15 @@ class _FirstTime(logging.Filter):
 def opening_file(address: str) -> Iterator[Path]:
     """Yield a file that leads a browser to the address; it is removed at the end.
 
-    Only this user can read it. On a browser's command line the address would show its token to everybody (`ps`).
+    Only this user can read it. On a browser's command line the address would show its token to
+    everybody (`ps`).
     """
     page = '<!doctype html><meta charset="utf-8"><title>Ponder</title><meta name="referrer" content="no-referrer">'
     page += f'<meta http-equiv="refresh" content="0; url={escape(address)}"><a href="{escape(address)}">Ponder</a>\n'
     with tempfile.TemporaryDirectory(prefix="ponder-view-") as folder:  # mode 0700
         file = Path(folder) / "open.html"
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as written:
+        with os.fdopen(
+            os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
+        ) as written:
             written.write(page)
         yield file

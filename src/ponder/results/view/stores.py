@@ -1,4 +1,6 @@
-"""The stores that a page shows: opened to read, seen anew whenever another process has written to one."""
+"""The stores that a page shows: opened to read, seen anew whenever another process has written to
+one.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from ponder.store.file import DamagedStore, connect, errors
 if TYPE_CHECKING:
     import sqlite3
 
-SILENCE = 600  # seconds after which a run that writes nothing counts as ended: a long answer takes minutes
+# seconds after which a run that writes nothing counts as ended: a long answer takes minutes
+SILENCE = 600
 
 
 class ViewedStore:
@@ -39,7 +42,9 @@ class ViewedStore:
                 self._db.close()
                 self._db = None
             if not file:
-                raise UserError(f"there is no store {self.path}", hint="`ponder run STUDY` creates it")
+                raise UserError(
+                    f"there is no store {self.path}", hint="`ponder run STUDY` creates it"
+                )
             if self._db is None:
                 self._db, self._file = connect(self.path, write=False), file
             yield self._db
@@ -63,13 +68,22 @@ class ViewedStore:
         with self.reading() as db:
             version = self.version
             if version != self._indexed:
-                # Only while a run writes are attempts just added; otherwise they may have been graded again.
+                # Only while a run writes are attempts just added; otherwise they may have been
+                # graded again.
                 growing, self._growing = self._growing, self.running
-                known = self._index if growing and self._growing and version[0] == self._indexed[0] else Index()
+                known = (
+                    self._index
+                    if growing and self._growing and version[0] == self._indexed[0]
+                    else Index()
+                )
                 db.execute("BEGIN")  # one moment, though a run may be writing
                 try:
                     self._index = known.refreshed(db)
-                except (ValueError, TypeError, OverflowError):  # a text where a number belongs, an unknown status
+                except (
+                    ValueError,
+                    TypeError,
+                    OverflowError,
+                ):  # a text where a number belongs, an unknown status
                     raise DamagedStore(self.path, "an attempt or a problem can't be read") from None
                 finally:
                     db.execute("ROLLBACK")
@@ -80,10 +94,14 @@ class ViewedStore:
     def running(self) -> bool:
         """Whether a run is writing now.
 
-        A run holds an exclusive transaction on the lock file. Its journal tells without touching the lock, which might
-        keep a run from starting; a run that was killed leaves the journal behind, but writes no more.
+        A run holds an exclusive transaction on the lock file. Its journal tells without touching
+        the lock, which might keep a run from starting; a run that was killed leaves the journal
+        behind, but writes no more.
         """
-        return Path(f"{self.path.resolve()}.lock-journal").is_file() and time.time() - self.changed() < SILENCE
+        return (
+            Path(f"{self.path.resolve()}.lock-journal").is_file()
+            and time.time() - self.changed() < SILENCE
+        )
 
     def changed(self) -> float:
         """When it was last written to, in seconds since 1970."""

@@ -42,7 +42,9 @@ class Runs:
 class ViewedStudy:
     """A study at one state of its store."""
 
-    def __init__(self, store: ViewedStore, runs: Runs, study: Study | None, error: str = "") -> None:
+    def __init__(
+        self, store: ViewedStore, runs: Runs, study: Study | None, error: str = ""
+    ) -> None:
         self.store, self.runs, self.error = store, runs, error
         self.study = study
         self.results = Results(study, store.path) if study else None
@@ -63,20 +65,29 @@ class ViewedStudy:
 
     @cached_property
     def settings(self) -> Sequence[Mapping[str, str]]:
-        """The settings of each cell as text, by their last name too: `window` for `compress.window`."""
+        """The settings of each cell as text, by their last name too: `window` for
+        `compress.window`.
+        """
         return [_settings(cell) for cell in self.cells]
 
     @cached_property
     def cell_of(self) -> Whole:
-        """For each attempt of the store the number of its cell in this study; -1 if the study doesn't ask for it."""
+        """For each attempt of the store the number of its cell in this study; -1 if the study
+        doesn't ask for it.
+        """
         index = self.index
         highest = max([0, *index.cells.values()])
         numbers, limits = np.full(highest + 1, -1), np.zeros((highest + 1, 2), np.int64)
         for n, cell in reversed([*enumerate(self.cells)]):  # of equal cells the first counts
             if (row := index.cells.get(cell.key)) is not None:
                 numbers[row] = n
-                limits[row] = (2**62 if cell.quota.problems is None else cell.quota.problems), cell.quota.samples
-        within = (index.positions[index.problem] < limits[index.cell, 0]) & (index.sample < limits[index.cell, 1])
+                limits[row] = (
+                    (2**62 if cell.quota.problems is None else cell.quota.problems),
+                    cell.quota.samples,
+                )
+        within = (index.positions[index.problem] < limits[index.cell, 0]) & (
+            index.sample < limits[index.cell, 1]
+        )
         return np.where(within & (index.ended != OPEN), numbers[index.cell], -1)
 
     @cached_property
@@ -141,9 +152,14 @@ class ViewedStudy:
         study, attempts = self.study, max(1, self.answered)
         assert study is not None
         tokens = (
-            study.max_tokens is not None and study.max_tokens - self.runs.tokens - self.runs.held_tokens < self._dearest
+            study.max_tokens is not None
+            and study.max_tokens - self.runs.tokens - self.runs.held_tokens < self._dearest
         )
-        left = math.inf if study.max_cost is None else study.max_cost - self.runs.cost - self.runs.held_cost
+        left = (
+            math.inf
+            if study.max_cost is None
+            else study.max_cost - self.runs.cost - self.runs.held_cost
+        )
         cost = left < self.runs.cost / attempts
         return tokens or cost
 
@@ -156,7 +172,9 @@ class ViewedStudy:
 def progress(study: ViewedStudy, rate: float | None = None) -> dict[str, Any]:
     """How far a study is, as JSON."""
     index, rows = study.index, study.rows
-    ended = {name: int((index.ended[rows] == n).sum()) for n, name in enumerate(ENDINGS) if n != OPEN}
+    ended = {
+        name: int((index.ended[rows] == n).sum()) for n, name in enumerate(ENDINGS) if n != OPEN
+    }
     left = None if study.asked is None else max(0, study.asked - study.answered)
     failed = rows[index.ended[rows] == FAILED][-FAILURES:][::-1]
     return {
@@ -171,7 +189,10 @@ def progress(study: ViewedStudy, rate: float | None = None) -> dict[str, Any]:
         "currency": study.currency,
         "per_minute": None if rate is None else round(60 * rate, 1),
         "seconds_left": None if not rate or left is None else round(left / rate),
-        "failures": [{"id": int(index.id[row]), "why": index.reasons[index.why[row]][:200]} for row in failed.tolist()],
+        "failures": [
+            {"id": int(index.id[row]), "why": index.reasons[index.why[row]][:200]}
+            for row in failed.tolist()
+        ],
         "version": list(study.version),
     }
 
@@ -200,7 +221,9 @@ def recorded(store: ViewedStore) -> list[Runs]:
     for name, resolved, started, *amounts in store.rows(RUNS):
         before = studies.pop(str(name), None) or Runs(str(name), resolved, str(started), 0, 0, 0.0)
         damaged = not all(_is_amount(amount) for amount in amounts)
-        tokens, cost, lost, held_tokens, held_cost = [0] * 5 if damaged else [amount or 0 for amount in amounts]
+        tokens, cost, lost, held_tokens, held_cost = (
+            [0] * 5 if damaged else [amount or 0 for amount in amounts]
+        )
         studies[str(name)] = Runs(
             name=str(name),
             resolved=resolved,
@@ -239,7 +262,10 @@ def _built(resolved: str) -> tuple[Study | None, str]:
 
 
 def studies(store: ViewedStore, given: Sequence[Study] = ()) -> list[ViewedStudy]:
-    """Every study of a store. One whose file was given is shown as the file says now, others as they were last run."""
+    """Every study of a store.
+
+    One whose file was given is shown as the file says now, others as they were last run.
+    """
     return [_viewed(store, runs, given) for runs in recorded(store)]
 
 

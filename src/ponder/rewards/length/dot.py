@@ -1,8 +1,9 @@
 """Withdraws the reward of unusually long samples if all samples of a problem are correct (DOT).
 
-After arXiv 2601.03969, of which we know only the abstract: a problem is affected only if all its samples are correct,
-and then only the samples longer than the mean by more than `deviations` standard deviations. The paper truncates them;
-here they lose their reward, so with `weight = 1` they are worth as much as wrong ones.
+After arXiv 2601.03969, of which we know only the abstract: a problem is affected only if all its
+samples are correct, and then only the samples longer than the mean by more than `deviations`
+standard deviations. The paper truncates them; here they lose their reward, so with `weight = 1`
+they are worth as much as wrong ones.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from ponder.core import LengthReward
 
 @dataclass(frozen=True)
 class Dot(LengthReward):
-    deviations: float = 1.0  # standard deviations above the mean length from which a sample is an outlier
+    # standard deviations above the mean length from which a sample is an outlier
+    deviations: float = 1.0
 
     def rewards(self, right: Sequence[bool], tokens: Sequence[int], progress: float) -> list[float]:  # noqa: ARG002
         limit = fmean(tokens) + self.deviations * pstdev(tokens)

@@ -1,7 +1,9 @@
-"""Rewards samples linearly in their length, from +½ for a problem's shortest to −½ for its longest (Kimi k1.5).
+"""Rewards samples linearly in their length, from +½ for a problem's shortest to −½ for its longest
+(Kimi k1.5).
 
-arXiv 2501.12599, section 2.3.3: λ = ½ − (length − shortest) / (longest − shortest), where shortest and longest are over
-correct and wrong samples alike. A wrong sample gets at most 0. If all samples are equally long, all get 0.
+arXiv 2501.12599, section 2.3.3: λ = ½ − (length − shortest) / (longest − shortest), where shortest
+and longest are over correct and wrong samples alike. A wrong sample gets at most 0. If all samples
+are equally long, all get 0.
 """
 
 from __future__ import annotations

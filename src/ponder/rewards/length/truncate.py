@@ -1,7 +1,8 @@
-"""Withdraws the reward of correct samples longer than a limit, which is tightened in rounds (ThinkPrune).
+"""Withdraws the reward of correct samples longer than a limit, which is tightened in rounds
+(ThinkPrune).
 
-After arXiv 2504.01296. The limits are in tokens, one for each equal part of the training. With `weight = 1` a correct
-sample beyond the limit is worth as much as a wrong one.
+After arXiv 2504.01296. The limits are in tokens, one for each equal part of the training. With
+`weight = 1` a correct sample beyond the limit is worth as much as a wrong one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ class Truncate(LengthReward):
     def __post_init__(self) -> None:
         if not self.limits or min(self.limits) < 1:
             raise UserError(
-                "limits must be a list of numbers of tokens, each at least 1", hint="limits = [4096, 3072, 2048]"
+                "limits must be a list of numbers of tokens, each at least 1",
+                hint="limits = [4096, 3072, 2048]",
             )
 
     def rewards(self, right: Sequence[bool], tokens: Sequence[int], progress: float) -> list[float]:

@@ -1,9 +1,10 @@
 """Scores the pocket model's steps on the task `execution` with small Llamas trained to find errors.
 
-It reads traces with `task = "execution"` and their `problem`, split with `by = "task"`, in the pocket model's own
-tokens. Three sizes ship; their cards say how they were trained and how accurate they are. `ponder prepare pocket_reward
--o DIR` trains them again, from correct traces and from traces with injected errors, whose labels are exact. A step's
-score is computed from the backbone's hidden state at its last token and from the token log-probabilities of its pass.
+It reads traces with `task = "execution"` and their `problem`, split with `by = "task"`, in the
+pocket model's own tokens. Three sizes ship; their cards say how they were trained and how accurate
+they are. `ponder prepare pocket_reward -o DIR` trains them again, from correct traces and from
+traces with injected errors, whose labels are exact. A step's score is computed from the backbone's
+hidden state at its last token and from the token log-probabilities of its pass.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class Pocket(Weighted):
 
     @cached_property
     def codec(self) -> PocketCodec:
-        """Of the task that the weights are for, which the card of those made from a pocket model names."""
+        """Of the task that the weights are for, which the card of those made from a pocket model
+        names.
+        """
         return CODECS[read_card(Path(self.id)).get("task", "execution")]
 
     def states(self, model: Any) -> Any:

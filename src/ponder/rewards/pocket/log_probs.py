@@ -1,9 +1,9 @@
 """Adds token log-probabilities to a language model's hidden states.
 
-A small model that knows which token should follow can't easily learn to compare that with the token that did: with the
-states alone, 250 training steps taught the heads only where errors usually occur. The model's own probabilities are
-that comparison. So each state gets two more numbers: the lowest log-probability of any token since the pass began, and
-ten times its exponential.
+A small model that knows which token should follow can't easily learn to compare that with the token
+that did: with the states alone, 250 training steps taught the heads only where errors usually
+occur. The model's own probabilities are that comparison. So each state gets two more numbers: the
+lowest log-probability of any token since the pass began, and ten times its exponential.
 """
 
 from __future__ import annotations
@@ -27,11 +27,17 @@ class WithLogProbs(nn.Module):
         states = self.model.base_model(input_ids=input_ids, use_cache=use_cache).last_hidden_state
         begin = torch.isin(input_ids, torch.tensor(self.begins, device=input_ids.device))
         passes = begin.cumsum(1)
-        counted = (passes > 0) & ~begin  # neither tokens of the prompt nor those with which a pass begins
+        # neither tokens of the prompt nor those with which a pass begins
+        counted = (passes > 0) & ~begin
         logits = self.model.get_output_embeddings()(states[:, :-1][counted[:, 1:]]).float()
-        log_probs = logits.gather(-1, input_ids[counted][:, None]).squeeze(-1) - logits.logsumexp(-1)
-        log = torch.zeros_like(states[..., 0]).masked_scatter(counted, log_probs.clamp(min=LEAST).to(states.dtype))
-        # Each pass is shifted below the one before it, so that the running minimum starts again with it.
+        log_probs = logits.gather(-1, input_ids[counted][:, None]).squeeze(-1) - logits.logsumexp(
+            -1
+        )
+        log = torch.zeros_like(states[..., 0]).masked_scatter(
+            counted, log_probs.clamp(min=LEAST).to(states.dtype)
+        )
+        # Each pass is shifted below the one before it, so that the running minimum starts again
+        # with it.
         down = 2 * LEAST * passes
         least = (log + down).cummin(1).values - down
         extended = torch.cat([states, least[..., None], -LEAST * least.exp()[..., None]], -1)

@@ -1,13 +1,16 @@
-"""Finds the best of several cells or variants on shared problems, and stops asking those that are surely not it.
+"""Finds the best of several cells or variants on shared problems, and stops asking those that are
+surely not it.
 
     design = Best(problems=400)
-    while any(more := design.next(scores)):  # one array per cell: the accuracy on each problem so far
+    while any(more := design.next(scores)):  # one array per cell: the accuracy on each problem so
+    far
         ...  # ask that many more problems of each cell
 
-Cells are compared problem by problem at ten interim analyses. A cell is dropped when it trails another by more than
-chance explains, for all analyses and all other cells at once: the cells that are left hold the best in 95 % of runs,
-whenever a run ends. With a `margin`, a cell within it of the best will do, and the level is shared with a second rule,
-which asks for a smaller lag the longer a run lasts (Kim & Nelson 2001, with a variance that is updated as in 2006).
+Cells are compared problem by problem at ten interim analyses. A cell is dropped when it trails
+another by more than chance explains, for all analyses and all other cells at once: the cells that
+are left hold the best in 95 % of runs, whenever a run ends. With a `margin`, a cell within it of
+the best will do, and the level is shared with a second rule, which asks for a smaller lag the
+longer a run lasts (Kim & Nelson 2001, with a variance that is updated as in 2006).
 """
 
 from __future__ import annotations
@@ -21,7 +24,13 @@ import numpy as np
 
 from ponder.core import Estimate
 from ponder.stats.columns import FEWEST_PAIRS, Bools, Floats
-from ponder.stats.designs.sequential import ANALYSES, as_t, pocock, until_next_analysis, valid_difference
+from ponder.stats.designs.sequential import (
+    ANALYSES,
+    as_t,
+    pocock,
+    until_next_analysis,
+    valid_difference,
+)
 from ponder.stats.paired import difference_sums, smoothed_sums
 
 DRAWS = 1000  # of the noise at all analyses, for the boundary
@@ -36,7 +45,9 @@ class Best:
     level: float = 0.95
 
     def next(self, scores: Sequence[Floats]) -> list[int]:
-        """Return how many more problems to ask of each cell; zeros when one is left or all problems are asked."""
+        """Return how many more problems to ask of each cell; zeros when one is left or all problems
+        are asked.
+        """
         left = self.left(scores)
         done = max(len(score) for score in scores)
         if left.sum() == 1 or done >= self.problems:
@@ -45,7 +56,9 @@ class Best:
         return [more if keep else 0 for keep in left]
 
     def left(self, scores: Sequence[Floats]) -> Bools:
-        """Return which cells may be the best: those asked until the last analysis, without those that it drops."""
+        """Return which cells may be the best: those asked until the last analysis, without those
+        that it drops.
+        """
         done = max(len(score) for score in scores)
         remaining = np.array([len(score) == done for score in scores])
         rows = np.array([score for score in scores if len(score) == done])
@@ -61,12 +74,21 @@ class Best:
         lead, error = smoothed_sums(*difference_sums(rows), n)  # [i, j]: of j over i
         np.fill_diagonal(lead, -math.inf)
         z = (lead / error).max(axis=1)
-        trails = np.array(z > as_t(pocock(1 - (1 - kept) / (len(rows) - 1), 1), n))  # Bonferroni's bound
-        for i in np.flatnonzero(~trails & (z > as_t(pocock(kept, 1), n))):  # for one other cell alone
+        # Bonferroni's bound
+        trails = np.array(z > as_t(pocock(1 - (1 - kept) / (len(rows) - 1), 1), n))
+        # for one other cell alone
+        for i in np.flatnonzero(~trails & (z > as_t(pocock(kept, 1), n))):
             trails[i] = z[i] > as_t(_boundary(rows, int(i), kept), n)
         if self.margin is not None:
-            # h² s² / margin² problems settle it in any case, and until then the lag that is allowed falls to 0.
-            needed = ((2 * (1 - kept) / (cells - 1)) ** (-2 / (n - 1)) - 1) * (n - 1) * error**2 * n / self.margin**2
+            # h² s² / margin² problems settle it in any case, and until then the lag that is allowed
+            # falls to 0.
+            needed = (
+                ((2 * (1 - kept) / (cells - 1)) ** (-2 / (n - 1)) - 1)
+                * (n - 1)
+                * error**2
+                * n
+                / self.margin**2
+            )
             trails |= (lead > np.maximum(0.0, self.margin / 2 * (needed / n - 1))).any(axis=1)
         return trails
 
@@ -78,7 +100,8 @@ class Best:
 
 
 def _boundary(rows: Floats, cell: int, level: float) -> float:
-    """Return what the largest lag behind equal cells exceeds at no analysis with probability `level`.
+    """Return what the largest lag behind equal cells exceeds at no analysis with probability
+    `level`.
 
     From draws of the noise at every analysis, with the covariances of the cells' scores.
     """
@@ -92,6 +115,8 @@ def _boundary(rows: Floats, cell: int, level: float) -> float:
 
 @cache
 def _noise(cells: int) -> Floats:
-    """Return analyses × draws × cells: running means of standard normals, each scaled to a variance of 1."""
+    """Return analyses × draws × cells: running means of standard normals, each scaled to a variance
+    of 1.
+    """
     steps = np.random.default_rng(0).standard_normal((ANALYSES, DRAWS, cells))
     return np.asarray(np.cumsum(steps, axis=0) / np.sqrt(np.arange(1, ANALYSES + 1))[:, None, None])

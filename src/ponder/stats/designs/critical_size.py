@@ -1,15 +1,19 @@
-"""Finds the critical size with fewer attempts than a full ladder of sizes: asks more near it, less elsewhere.
+"""Finds the critical size with fewer attempts than a full ladder of sizes: asks more near it, less
+elsewhere.
 
     design = Ladder(sizes=(16, 20, 25, 30, 36, 42), problems=80)
-    while any(more := design.next(scores)):  # one array per size: the accuracy on each of its problems so far
+    while any(more := design.next(scores)):  # one array per size: the accuracy on each of its
+    problems so far
         ...  # ask that many more problems of each size
 
-A grid of curves (critical size, slope, lapse; as in `critical`) has a posterior probability each. Every round goes to
-the one to four sizes that reduce the expected variance of the log of the critical size most (after Kontsevich & Tyler
-1999, who use entropy). It ends when the 95 % interval is narrow enough: within `margin`, or, without one, about as
-narrow as the full ladder's is expected to be. The design depends on nothing but the scores.
+A grid of curves (critical size, slope, lapse; as in `critical`) has a posterior probability each.
+Every round goes to the one to four sizes that reduce the expected variance of the log of the
+critical size most (after Kontsevich & Tyler 1999, who use entropy). It ends when the 95 % interval
+is narrow enough: within `margin`, or, without one, about as narrow as the full ladder's is expected
+to be. The design depends on nothing but the scores.
 
-Where attempts go and when they end depends on their results, so the interval to report has a higher nominal level.
+Where attempts go and when they end depends on their results, so the interval to report has a higher
+nominal level.
 """
 
 from __future__ import annotations
@@ -27,7 +31,8 @@ from ponder.stats.columns import Columns, Floats, summed
 LEVEL = 0.97  # nominal, of an interval that covers 95 % after such a run
 SLACK = 1.03  # times the ladder's width; at 1.00 a shallow curve would take a fifth more attempts
 CHUNKS, ROUNDS = 4, 40  # sizes per round, at most; rounds of a run that asks the whole ladder
-UNLIKELY = 12  # curves whose likelihood is this far (in logs) below the best's are left out: one in 160,000
+# curves whose likelihood is this far (in logs) below the best's are left out: one in 160,000
+UNLIKELY = 12
 SLOPES, LAPSES = 16, (0.0, 0.01, 0.03, 0.08, 0.16, 0.3)
 
 
@@ -38,10 +43,13 @@ class Ladder:
     sizes: tuple[float, ...]  # ascending
     problems: int  # of each size, at most
     samples: int = 1  # attempts per problem
-    margin: float | None = None  # known to within this fraction of the critical size; None: as well as by all attempts
+    # known to within this fraction of the critical size; None: as well as by all attempts
+    margin: float | None = None
 
     def next(self, scores: Sequence[Floats]) -> list[int]:
-        """Return how many more problems of each size to ask; zeros when the critical size is known well enough."""
+        """Return how many more problems of each size to ask; zeros when the critical size is known
+        well enough.
+        """
         asked = np.array([len(score) for score in scores])
         right, wrong = self._counts(scores)
         likely = _grid(self.sizes).given(right, wrong)
@@ -50,14 +58,18 @@ class Ladder:
         return self._fill(likely, self.problems - asked)
 
     def estimate(self, scores: Sequence[Floats], level: float = LEVEL) -> Estimate:
-        """Return the critical size with an interval valid after such a run; open where it would leave the sizes."""
+        """Return the critical size with an interval valid after such a run; open where it would
+        leave the sizes.
+        """
         asked = [k for k, score in enumerate(scores) if np.isfinite(score).any()]
         problems = sum(int(np.isfinite(scores[k]).sum()) for k in asked)
         if len(asked) < 2:
             return Estimate(math.nan, 0.0, math.inf, problems * self.samples, problems)
         sizes = tuple(float(self.sizes[k]) for k in asked)
         likely = _grid(sizes).given(*self._counts([scores[k] for k in asked]))
-        low, value, high = (math.exp(end) for end in likely.quantiles((1 - level) / 2, 0.5, (1 + level) / 2))
+        low, value, high = (
+            math.exp(end) for end in likely.quantiles((1 - level) / 2, 0.5, (1 + level) / 2)
+        )
         first, last = sizes[0], sizes[-1]
         return Estimate(
             value if first <= value <= last else math.nan,
@@ -84,11 +96,15 @@ class Ladder:
             candidates = np.flatnonzero(left > more)
             if not len(candidates):
                 break
-            pick = candidates[expected_variance(grid.inside, weight, grid.chance[:, candidates]).argmin()]
+            pick = candidates[
+                expected_variance(grid.inside, weight, grid.chance[:, candidates]).argmin()
+            ]
             n = min(chunk, int(left[pick] - more[pick]))
             more[pick] += n
             right = n * float(weight @ grid.chance[:, pick])
-            weight = weight * np.exp(right * grid.log_right[:, pick] + (n - right) * grid.log_wrong[:, pick])
+            weight = weight * np.exp(
+                right * grid.log_right[:, pick] + (n - right) * grid.log_wrong[:, pick]
+            )
             weight /= weight.sum()
         return [int(n) for n in more]
 
@@ -97,7 +113,11 @@ class Ladder:
         answered = [score[~np.isnan(score)] for score in scores]
         right = np.array([float(np.sum(score)) for score in answered])
         tried = np.array([float(len(score)) for score in answered])
-        sizes = [(len(score), float(score.mean()), float(score.var(ddof=1))) for score in answered if len(score) > 1]
+        sizes = [
+            (len(score), float(score.mean()), float(score.var(ddof=1)))
+            for score in answered
+            if len(score) > 1
+        ]
         worth = _worth(sizes, self.samples)
         return right * worth, (tried - right) * worth
 
@@ -115,7 +135,8 @@ def after_ladder(data: Columns) -> Estimate:
 
 
 def _worth(sizes: Sequence[tuple[int, float, float]], samples: int) -> float:
-    """Return the independent attempts per problem: 1 if its samples always agree, `samples` if they are independent.
+    """Return the independent attempts per problem: 1 if its samples always agree, `samples` if they
+    are independent.
 
     From the number of problems of each size, the mean of their accuracies, and the variance.
     """
@@ -137,7 +158,9 @@ class _Grid:
     ends: tuple[float, float]  # logs of the first and the last size asked
 
     def given(self, right: Floats, wrong: Floats) -> _Likely:
-        """Return the candidates that are left after these answers, with their posterior probabilities."""
+        """Return the candidates that are left after these answers, with their posterior
+        probabilities.
+        """
         score = self.prior + self.log_right @ right + self.log_wrong @ wrong
         keep = score >= score.max() - UNLIKELY
         of_size = (self.log_size[keep], self.inside[keep], self.prior[keep])
@@ -152,7 +175,9 @@ class _Likely:
     weight: Floats  # posterior probability of each candidate
 
     def quantiles(self, *probabilities: float) -> list[float]:
-        """Return quantiles of the log of the critical size; each candidate's weight is spread up to its neighbours."""
+        """Return quantiles of the log of the critical size; each candidate's weight is spread up to
+        its neighbours.
+        """
         size, where = np.unique(self.grid.log_size, return_inverse=True)
         mass = np.bincount(where, weights=self.weight)
         step = float(np.diff(size).min()) if len(size) > 1 else 0.0
@@ -168,13 +193,17 @@ class _Likely:
 
 @lru_cache(maxsize=8)
 def _grid(sizes: tuple[float, ...]) -> _Grid:
-    """Return a prior flat in log size, to half a span beyond the sizes; it prefers middle slopes and small lapses."""
+    """Return a prior flat in log size, to half a span beyond the sizes; it prefers middle slopes
+    and small lapses.
+    """
     logs = np.log(np.array(sizes, dtype=np.float64))
     first, last = float(logs[0]), float(logs[-1])
     span = last - first
     size = np.linspace(first - span / 2, last + span / 2, 401)
     slope = np.geomspace(1 / span, 10 / float(np.diff(logs).min()), SLOPES)
-    at, steep, lapse = (part.ravel()[:, None] for part in np.meshgrid(size, slope, LAPSES, indexing="ij"))
+    at, steep, lapse = (
+        part.ravel()[:, None] for part in np.meshgrid(size, slope, LAPSES, indexing="ij")
+    )
     logit = steep * (at - logs) - np.log(1 - 2 * lapse)
     # Never 0 or 1, so that no single answer rules a curve out.
     chance = np.clip((1 - lapse) / (1 + np.exp(-np.clip(logit, -500, 500))), 1e-4, 1 - 1e-4)
@@ -184,9 +213,13 @@ def _grid(sizes: tuple[float, ...]) -> _Grid:
 
 
 def expected_variance(value: Floats, weight: Floats, chance: Floats) -> Floats:
-    """Return the posterior variance of `value` to expect after one more attempt at each of the sizes."""
+    """Return the posterior variance of `value` to expect after one more attempt at each of the
+    sizes.
+    """
     centred = value - weight @ value
     moments = np.stack([weight, weight * centred, weight * centred**2])
     right = moments @ chance
     wrong = moments.sum(axis=1)[:, None] - right
-    return np.asarray(sum(part[2] - part[1] ** 2 / np.maximum(part[0], 1e-12) for part in (right, wrong)))
+    return np.asarray(
+        sum(part[2] - part[1] ** 2 / np.maximum(part[0], 1e-12) for part in (right, wrong))
+    )

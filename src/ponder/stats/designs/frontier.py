@@ -1,14 +1,16 @@
-"""Finds the variants on the frontier of accuracy and tokens, and stops asking those that another surely dominates.
+"""Finds the variants on the frontier of accuracy and tokens, and stops asking those that another
+surely dominates.
 
     design = Frontier(problems=400)
     while any(more := design.next(scores)):  # per variant: problems × (accuracy, tokens) so far
         ...  # ask that many more problems of each variant
 
-At each of ten interim analyses a variant is dropped if another is surely more often right and surely cheaper, paired by
-problem. A variant on the frontier is dominated by no other, so one of the two is then an error: each test may have the
-whole level (Berger 1982), at Pocock's boundary for all analyses and Bonferroni's for all other variants. Each variant
-on the frontier is kept in 95 % of runs. The run ends when each variant that is left is surely better than each other in
-accuracy or in tokens, or with the last problem: of two equal variants neither can be dropped.
+At each of ten interim analyses a variant is dropped if another is surely more often right and
+surely cheaper, paired by problem. A variant on the frontier is dominated by no other, so one of the
+two is then an error: each test may have the whole level (Berger 1982), at Pocock's boundary for all
+analyses and Bonferroni's for all other variants. Each variant on the frontier is kept in 95 % of
+runs. The run ends when each variant that is left is surely better than each other in accuracy or in
+tokens, or with the last problem: of two equal variants neither can be dropped.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ class Frontier:
     level: float = 0.95
 
     def next(self, scores: Sequence[Floats]) -> list[int]:
-        """Return how many more problems to ask of each variant; zeros when the frontier is clear or all are asked."""
+        """Return how many more problems to ask of each variant; zeros when the frontier is clear or
+        all are asked.
+        """
         done = max(len(score) for score in scores)
         left, clear = self._analyse(scores)
         if clear or done >= self.problems:
@@ -44,10 +48,14 @@ class Frontier:
         return self._analyse(scores)[0]
 
     def _analyse(self, scores: Sequence[Floats]) -> tuple[Bools, bool]:
-        """Return the variants that this analysis leaves, and whether each is surely on their frontier."""
+        """Return the variants that this analysis leaves, and whether each is surely on their
+        frontier.
+        """
         done = max(len(score) for score in scores)
         left = np.array([len(score) == done for score in scores])
-        rows = np.array([score for score in scores if len(score) == done]).reshape(left.sum(), done, 2)
+        rows = np.array([score for score in scores if len(score) == done]).reshape(
+            left.sum(), done, 2
+        )
         rows = rows[:, ~np.isnan(rows).any(axis=(0, 2))]
         n = rows.shape[1]
         if n < FEWEST_PAIRS:
@@ -60,5 +68,6 @@ class Frontier:
         cheaper = -more / n > bound * spread / np.sqrt(n)  # j is surely cheaper than i
         keep = ~(better & cheaper).any(axis=1)
         left[left] = keep
-        beats = (better | cheaper).T[np.ix_(keep, keep)]  # [i, j]: i is surely better than j in one of the two
+        # [i, j]: i is surely better than j in one of the two
+        beats = (better | cheaper).T[np.ix_(keep, keep)]
         return left, bool((beats | np.eye(len(beats), dtype=np.bool_)).all())

@@ -1,18 +1,21 @@
-"""Group sequential designs: compares two models, or measures each, and stops at one of ten interim analyses.
+"""Group sequential designs: compares two models, or measures each, and stops at one of ten interim
+analyses.
 
     design = Paired(problems=400)
     while any(more := design.next(scores)):  # two arrays: the accuracy on each problem so far
         ...  # ask that many more problems of both
 
-Ten analyses at 1.96 standard errors would find a difference in 19 % of the runs without one; at Pocock's (1977)
-boundary, 2.56 at every analysis, they find it in 5 %. An interval of that many standard errors is valid at all
-analyses at once, so it is valid whatever made a run stop (a repeated confidence interval, Jennison & Turnbull 1989).
+Ten analyses at 1.96 standard errors would find a difference in 19 % of the runs without one; at
+Pocock's (1977) boundary, 2.56 at every analysis, they find it in 5 %. An interval of that many
+standard errors is valid at all analyses at once, so it is valid whatever made a run stop (a
+repeated confidence interval, Jennison & Turnbull 1989).
 
-`Paired` ends when the difference is beyond Pocock's boundary, or when it is unlikely to get there by the last analysis
-even if the planned difference is real (futility). The planned difference is `effect`, or, without one, what all
-problems would find with 80 % power. It also ends when a difference of `effect` is excluded. With `margin` it ends when
-the difference is known to within the margin. The interval is wider than that of a run planned for as many problems.
-The difference itself is too large, by 7 to 20 % on average at the planned one: runs stop early where it is large.
+`Paired` ends when the difference is beyond Pocock's boundary, or when it is unlikely to get there
+by the last analysis even if the planned difference is real (futility). The planned difference is
+`effect`, or, without one, what all problems would find with 80 % power. It also ends when a
+difference of `effect` is excluded. With `margin` it ends when the difference is known to within the
+margin. The interval is wider than that of a run planned for as many problems. The difference itself
+is too large, by 7 to 20 % on average at the planned one: runs stop early where it is large.
 """
 
 from __future__ import annotations
@@ -62,7 +65,9 @@ class Paired:
             return ""
         middle, error = smoothed(differences)
         if self.margin is not None:
-            return "precise" if t_quantile((1 + self.level) / 2, n - 1) * error <= self.margin else ""
+            return (
+                "precise" if t_quantile((1 + self.level) / 2, n - 1) * error <= self.margin else ""
+            )
         bound = pocock(self.level, 2)
         z = abs(middle) / error
         if z > as_t(bound, n):
@@ -78,7 +83,9 @@ class Paired:
         return "futile" if conditional_power < FUTILE and n < self.problems else ""
 
     def difference(self, scores: Sequence[Floats]) -> Estimate:
-        """Return the first minus the second, with an interval that is valid whatever made the run stop."""
+        """Return the first minus the second, with an interval that is valid whatever made the run
+        stop.
+        """
         analyses = 1 if self.margin is not None else ANALYSES
         return valid_difference(scores[0] - scores[1], self.level, analyses)
 
@@ -115,7 +122,9 @@ class Precise:
             return Estimate(mean, 0.0, 1.0, n, n)
         attempts = n * self.samples
         rarer = int(min(np.count_nonzero(answered > 0), np.count_nonzero(answered < 1)))
-        worth = effective_sample(mean, float(answered.var(ddof=1)) / n, attempts, n, rarer, self.level)
+        worth = effective_sample(
+            mean, float(answered.var(ddof=1)) / n, attempts, n, rarer, self.level
+        )
         return Estimate(mean, *wilson(mean, worth, self.level), attempts, n)
 
 
@@ -128,7 +137,9 @@ def valid_difference(differences: Floats, level: float, analyses: int = ANALYSES
 
 def analysis_sizes(problems: int, analyses: int = ANALYSES) -> list[int]:
     """Return how many problems each analysis has, the last all of them."""
-    return sorted({math.ceil(problems * k / analyses) for k in range(1, analyses + 1)} - {0, 1} | {problems})
+    return sorted(
+        {math.ceil(problems * k / analyses) for k in range(1, analyses + 1)} - {0, 1} | {problems}
+    )
 
 
 def until_next_analysis(problems: int, done: int) -> int:
@@ -138,7 +149,9 @@ def until_next_analysis(problems: int, done: int) -> int:
 
 @cache
 def pocock(level: float, sides: int, analyses: int = ANALYSES) -> float:
-    """Return the critical value that a running z-score of mean 0 crosses at no analysis with probability `level`."""
+    """Return the critical value that a running z-score of mean 0 crosses at no analysis with
+    probability `level`.
+    """
     low, high = 0.0, 8.0
     for _ in range(30):
         middle = (low + high) / 2
@@ -150,12 +163,16 @@ def pocock(level: float, sides: int, analyses: int = ANALYSES) -> float:
 
 
 def as_t(value: float, problems: int) -> float:
-    """Return a critical value for a standard error estimated from this many problems: Student's t of the same tail."""
+    """Return a critical value for a standard error estimated from this many problems: Student's t
+    of the same tail.
+    """
     return t_quantile(NormalDist().cdf(value), max(1, problems - 1))
 
 
 def _inside(value: float, sides: int, analyses: int) -> float:
-    """Return the probability of no crossing, by Armitage's recursion with 64 Gauss-Legendre nodes per analysis."""
+    """Return the probability of no crossing, by Armitage's recursion with 64 Gauss-Legendre nodes
+    per analysis.
+    """
     nodes, weights = np.polynomial.legendre.leggauss(64)
     density = np.array([1.0])
     position = np.array([0.0])

@@ -1,6 +1,7 @@
 """Reads answers from a model's text and compares them with the right ones: what tasks grade with.
 
-A task imports from here instead of parsing text itself, so that the same reply is read in the same way everywhere:
+A task imports from here instead of parsing text itself, so that the same reply is read in the same
+way everywhere:
 
     from ponder.tasks.reading import final_number
 """

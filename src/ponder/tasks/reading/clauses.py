@@ -1,4 +1,5 @@
-"""Cuts a sentence down to the clause that concludes it, and tells a claim from a doubt, a denial or a report.
+"""Cuts a sentence down to the clause that concludes it, and tells a claim from a doubt, a denial or
+a report.
 
 `conclusion` applies its rules from top to bottom: brackets go, and what the writer
 takes back; what follows "so" stays; of two
@@ -83,7 +84,17 @@ _CORRECTED = pattern(
 )
 _DENIED = pattern(
     r",?\s?(?:\band\s|\bbut\s)?",
-    any_of("not", "rather than", "instead of", "as opposed to", "unlike", "never", "except", "excluding", "no"),
+    any_of(
+        "not",
+        "rather than",
+        "instead of",
+        "as opposed to",
+        "unlike",
+        "never",
+        "except",
+        "excluding",
+        "no",
+    ),
     rf"(?!\sonly){_IN_CLAUSE}{{1,200}}?(?=[;,]\s|\sbut\s|$)",
 )
 DENIES = pattern(r"n['’]t\b|", any_of("not", "cannot", "neither", "nor"))
@@ -166,11 +177,17 @@ def _kept(segment: str, original: str, holds: Callable[[str], bool]) -> str:
     return segment if holds(segment) else original
 
 
-def _after_therefore(text: str, concludes: Callable[[str], bool], question: Question, *, numeric: bool) -> str:
+def _after_therefore(
+    text: str, concludes: Callable[[str], bool], question: Question, *, numeric: bool
+) -> str:
     """Return what follows the last "so" that something follows."""
     matches = list(_THEREFORE.finditer(text))
     if numeric:
-        matches += [match for match in _COMES_TO.finditer(text) if not question.defines(text[: match.start()])]
+        matches += [
+            match
+            for match in _COMES_TO.finditer(text)
+            if not question.defines(text[: match.start()])
+        ]
     for match in sorted(matches, key=re.Match.start, reverse=True):
         if concludes(text[match.end() :]):
             return text[match.end() :]

@@ -1,19 +1,25 @@
-"""Finds where a reply states its final answer, as a person would: lenient about form, strict about content.
+"""Finds where a reply states its final answer, as a person would: lenient about form, strict about
+content.
 
 `passages` ranks the pieces of a reply that may state its answer:
 
-1. *marked*: the last `<answer>` tag or `\\boxed{}` that has content; else what follows the last "answer is" or
-   "Answer:"; else a line of code that ends the reply; else what stands in bold in the sentence that answers;
-2. the *opening*, if it is nothing but an answer or repeats the question, and nothing later concludes;
+1. *marked*: the last `<answer>` tag or `\\boxed{}` that has content; else what follows the last
+"answer is" or
+   "Answer:"; else a line of code that ends the reply; else what stands in bold in the sentence that
+   answers;
+2. the *opening*, if it is nothing but an answer or repeats the question, and nothing later
+concludes;
 3. the *conclusion*: a sentence with "so" or "therefore", "in total", "the result is";
 4. the other *claims*, from the last to the first;
-5. *asides*: sentences with a condition that the question doesn't have, with "would", in brackets, checks, and what
+5. *asides*: sentences with a condition that the question doesn't have, with "would", in brackets,
+checks, and what
    others are reported to say. They are read only if nothing else states an answer.
 
-A reader for the kind of answer (`statements` for numbers, `moments`, `texts`, `choices`) takes the first passage that
-states something. Two sentences that are equally close to the question and state different numbers give no answer. What
-the question itself states is not an answer if the reply states something new. `replies.jsonl`, `prose.jsonl` and the
-blind sets in `tests/data` hold labelled replies; tests hold these rules to the labels.
+A reader for the kind of answer (`statements` for numbers, `moments`, `texts`, `choices`) takes the
+first passage that states something. Two sentences that are equally close to the question and state
+different numbers give no answer. What the question itself states is not an answer if the reply
+states something new. `replies.jsonl`, `prose.jsonl` and the blind sets in `tests/data` hold
+labelled replies; tests hold these rules to the labels.
 """
 
 from __future__ import annotations
@@ -43,12 +49,19 @@ from ponder.tasks.reading.statements import LEADS, NAMED, Statement, stated_numb
 
 _FENCED = re.compile(r"```\w*\n([^\n`]{1,500})\n```\s{0,9}$")
 _ANSWER_IS = re.compile(
-    rf"(?<!long )(?<!longer )(?<!wrong )(?<!incorrect )(?:{ANSWER})(?:{LEADS}|[ \t]{{0,9}}\n\s{{0,9}})", re.IGNORECASE
+    rf"(?<!long )(?<!longer )(?<!wrong )(?<!incorrect )(?:{ANSWER})(?:{LEADS}|[ \t]{{0,9}}\n\s{{0,9}})",
+    re.IGNORECASE,
 )
-_BOLD_HEADING = re.compile(rf"\*\*([^*\n]{{0,60}}(?:{ANSWER})[^*\n]{{0,30}}?[:：]?)\*\*", re.IGNORECASE)
+_BOLD_HEADING = re.compile(
+    rf"\*\*([^*\n]{{0,60}}(?:{ANSWER})[^*\n]{{0,30}}?[:：]?)\*\*", re.IGNORECASE
+)
 # One step of several: `31 - 7 = **24**. Then 24 + 54 = 78.`
-_BOLD_STEP = re.compile(r"=\s{0,3}\*\*[^*\n]{1,200}\*\*(?:[.\n]|,? then\b)[^*]{0,500}=\s{0,3}-?\d", re.IGNORECASE)
-_CHECKED = re.compile(r"(?im)^\W{0,5}(?:let(?:'s| me| us) )?(?:double-?check|check|verify|verification|proof|probe)\b")
+_BOLD_STEP = re.compile(
+    r"=\s{0,3}\*\*[^*\n]{1,200}\*\*(?:[.\n]|,? then\b)[^*]{0,500}=\s{0,3}-?\d", re.IGNORECASE
+)
+_CHECKED = re.compile(
+    r"(?im)^\W{0,5}(?:let(?:'s| me| us) )?(?:double-?check|check|verify|verification|proof|probe)\b"
+)
 # Sentences that state no answer: checks, offers, and answers that the reply only reports or rejects
 _VERIFIES = pattern(
     any_of(
@@ -103,8 +116,11 @@ _DROPPED = re.compile(r"\b(?:disregard|ignore)\b", re.IGNORECASE)
 _UNDECIDED = re.compile(r"\b(?:either|can(?:'t|’t|not)|unable|sorry)\b|\?\s*$", re.IGNORECASE)
 _LINKED = re.compile(rf"(?:(?:{IS})(?:\s{{0,3}}:)?|[:→]|->)\s*", re.IGNORECASE)
 _EQUATION = re.compile(r"[ \t]*[-+−(]?[\d=][^\n]*=[^\n]*|[ \t]*=[^\n]*")
-# After an opening such as "Yes, the graph has one", these words say that the answer comes only later.
-_TURNS = re.compile(r"\b(?:but|however|reconsider|therefore|thus|hence|instead|conclu\w*)\b", re.IGNORECASE)
+# After an opening such as "Yes, the graph has one", these words say that the answer comes only
+# later.
+_TURNS = re.compile(
+    r"\b(?:but|however|reconsider|therefore|thus|hence|instead|conclu\w*)\b", re.IGNORECASE
+)
 _EXPLAINED = re.compile(
     r"[,;]\s(?=(?:an?|also|as|because|from|he|it|meaning|named|she|since|that|the|there|they|this|we|which|who|you)\b)"
 )
@@ -114,8 +130,23 @@ _LISTED = re.compile(r"(?:(?:^|\n)[ \t]{0,9}(?:\d{1,3}[.)]|[*•-])[ \t][^\n]{1,
 
 
 # Abbreviations whose full stop ends no sentence, written out.
-_WORDS = {"i.e": "that is,", "e.g": "for example", "vs": "versus", "approx": "approximately", "dr": "Dr", "mr": "Mr"}
-_WORDS |= {"mrs": "Mrs", "st": "St", "mt": "Mount", "cf": "see", "prof": "Professor", "a.m": "AM", "p.m": "PM"}
+_WORDS = {
+    "i.e": "that is,",
+    "e.g": "for example",
+    "vs": "versus",
+    "approx": "approximately",
+    "dr": "Dr",
+    "mr": "Mr",
+}
+_WORDS |= {
+    "mrs": "Mrs",
+    "st": "St",
+    "mt": "Mount",
+    "cf": "see",
+    "prof": "Professor",
+    "a.m": "AM",
+    "p.m": "PM",
+}
 _ABBREVIATED = re.compile(rf"\b({'|'.join(map(re.escape, _WORDS))})\.,?(?=\s|$)", re.IGNORECASE)
 _MARKER = re.compile(r"^[ \t]{0,9}(?:#+|>|[*•-]|\d{1,3}[.)])[ \t]+(?=\S)", re.MULTILINE)
 _CODE_BLOCK = re.compile(r"```[^`]{0,5000}```")
@@ -133,20 +164,29 @@ _CONCLUDES = pattern(
     ")",
 )
 # Inside a sentence: "Each costs 3, so 7 of them cost 21"
-_CONCLUDES_WITHIN = pattern(r"[,;:]\s(?:and )?(?:so|therefore|thus|hence)\s(?!far|that|many|much|called|on\b)")
+_CONCLUDES_WITHIN = pattern(
+    r"[,;:]\s(?:and )?(?:so|therefore|thus|hence)\s(?!far|that|many|much|called|on\b)"
+)
 # "If you bought ten, you would pay 30": a condition, and words that no condition is new by
 _IF = pattern(r"\b(?:if|had|were|unless|suppose|assuming|imagine)\s([^,;]{1,200})")
-_SUPPOSED = frozenset(map(stem, ("buy", "take", "get", "start", "let", "denote", "call", "know", "look", "think")))
+_SUPPOSED = frozenset(
+    map(stem, ("buy", "take", "get", "start", "let", "denote", "call", "know", "look", "think"))
+)
 _WOULD = pattern(r"\bwould(?! say)\b|\b(?:you|it|they|we|he|she|that)['’]d\b")
 # "Then she buys 5 more": what a calculation goes on with
 _STEP = pattern(
-    any_of(r"then|next|finally|now|after that|total|altogether|giving|leav\w+|left|add\w*|subtract\w*"), "|="
+    any_of(
+        r"then|next|finally|now|after that|total|altogether|giving|leav\w+|left|add\w*|subtract\w*"
+    ),
+    "|=",
 )
 _ENDS_BOLD = re.compile(r"\*\*([^*\n]{1,200})\*\*\W{0,3}$")  # "So it refers to **the trophy**."
 _STOP_IN_BOLD = re.compile(r"([.!?])(\*\*|__)(?=\s|$)")
 _LAST = 6  # sentences from the end that are read
 # "…, so she has 9 left"
-_THEREFORE = pattern(any_of(r"so|therefore|thus|hence|conclu\w*"), r"(?! (?:on|far|many|much|that|called))")
+_THEREFORE = pattern(
+    any_of(r"so|therefore|thus|hence|conclu\w*"), r"(?! (?:on|far|many|much|that|called))"
+)
 # "It is 9", "They're red, yellow and blue", "That comes to $9"
 _CUE = pattern(
     r"\W*(?:there(?:['’]s| is| are| was| were) (?:exactly |only )?[$€£]?[-−]?\d",
@@ -154,7 +194,8 @@ _CUE = pattern(
     r"|makes?|amounts? to|works? out (?:to|at)))\s)",
 )
 _BARE = 4  # words of an opening that is nothing but an answer
-_REPEATS = 0.75  # of the words that the question asks with, in an opening that sentences follow which calculate
+# of the words that the question asks with, in an opening that sentences follow which calculate
+_REPEATS = 0.75
 _TOUCHES = 0.4  # the same, if no sentence that follows calculates
 # "First add 5", `4 + 5 = 9`: steps of a calculation
 _CALCULATES = pattern(
@@ -184,7 +225,9 @@ class Passage(NamedTuple):
 
     @property
     def marked(self) -> bool:
-        """Return whether it is nothing but the answer: in a tag or box, in bold, or after "answer is"."""
+        """Return whether it is nothing but the answer: in a tag or box, in bold, or after "answer
+        is".
+        """
         return self.kind in ("mark", "bold")
 
 
@@ -197,7 +240,10 @@ def passages(text: str, question: Question = Question()) -> list[Passage]:  # no
         if not _TAKEN_BACK.search(following):
             return [Passage(inside, "mark")]
         withdrawn = Passage("" if _DROPPED.search(following) else inside, "mark")
-        return _later(following, question) or [*_ranked(claims(following, question), question), withdrawn]
+        return _later(following, question) or [
+            *_ranked(claims(following, question), question),
+            withdrawn,
+        ]
     tail = answer_part(text)
     labelled = _after_answer_is(tail, question)
     if labelled:
@@ -213,7 +259,9 @@ def passages(text: str, question: Question = Question()) -> list[Passage]:  # no
 
 
 def answer_part(text: str) -> str:
-    """Return the end of a reply, without empty tags, dots of abbreviations, and a check of the answer."""
+    """Return the end of a reply, without empty tags, dots of abbreviations, and a check of the
+    answer.
+    """
     tail = EMPTY.sub("", text.rstrip()[-TAIL:]).rstrip()
     tail = _ABBREVIATED.sub(lambda short: _WORDS[short[1].lower()], tail)
     check = _CHECKED.search(tail)
@@ -227,7 +275,9 @@ def sentences_of(text: str) -> list[str]:
     if len(_NUMBERED.findall(text)) == 1:
         text = _NUMBERED.sub(r"\1\n", text)  # "55. This is the sum" is not an item of a list
     text = _ABBREVIATED.sub(lambda short: _WORDS[short[1].lower()], text)
-    without_code = _CODE_BLOCK.sub(lambda block: "\n" if block[0].count("\n") > 2 else block[0], text)
+    without_code = _CODE_BLOCK.sub(
+        lambda block: "\n" if block[0].count("\n") > 2 else block[0], text
+    )
     if without_code.strip():
         text = without_code
     text = _MARKER.sub("", text)
@@ -237,7 +287,9 @@ def sentences_of(text: str) -> list[str]:
 
 
 def claims(text: str, question: Question) -> list[Passage]:
-    """Return the sentences of a text that may state its answer, in order, without greetings and offers."""
+    """Return the sentences of a text that may state its answer, in order, without greetings and
+    offers.
+    """
     statements: list[Passage] = []
     for marked_sentence in sentences_of(text):
         sentence = plain(marked_sentence)
@@ -255,7 +307,9 @@ def claims(text: str, question: Question) -> list[Passage]:
 
 
 def _is_aside(sentence: str, question: Question, *, first: bool) -> bool:
-    """Return whether a sentence speaks of something else than what is asked, so that it never overrules an answer."""
+    """Return whether a sentence speaks of something else than what is asked, so that it never
+    overrules an answer.
+    """
     if _ASIDES.match(sentence) or _REPORTS.search(sentence):
         return True
     if _is_hypothetical(sentence, question, first=first):
@@ -264,7 +318,9 @@ def _is_aside(sentence: str, question: Question, *, first: bool) -> bool:
 
 
 def _is_hypothetical(sentence: str, question: Question, *, first: bool) -> bool:
-    """Return whether a sentence depends on something that the question doesn't say: "If you bought ten, …"."""
+    """Return whether a sentence depends on something that the question doesn't say: "If you bought
+    ten, …".
+    """
     if not question:
         return False
     if _THEREFORE.search(sentence):
@@ -273,7 +329,11 @@ def _is_hypothetical(sentence: str, question: Question, *, first: bool) -> bool:
     if condition and _WOULD.search(sentence) and not first:
         return True
     if condition:
-        words = [term for term in stems(condition[1]) if term not in question.words and term not in _SUPPOSED]
+        words = [
+            term
+            for term in stems(condition[1])
+            if term not in question.words and term not in _SUPPOSED
+        ]
         return bool(words)
     if first or _CUE.match(sentence):
         return False
@@ -281,7 +341,8 @@ def _is_hypothetical(sentence: str, question: Question, *, first: bool) -> bool:
 
 
 def _ranked(statements: list[Passage], question: Question) -> list[Passage]:
-    """Return sentences by how likely they state the answer: the opening, the conclusion, then the others from the end.
+    """Return sentences by how likely they state the answer: the opening, the conclusion, then the
+    others from the end.
 
     What follows the conclusion comes after it, unless it calculates further. Asides come last.
     """
@@ -292,8 +353,16 @@ def _ranked(statements: list[Passage], question: Question) -> list[Passage]:
     conclusions = [n for n, passage in enumerate(ordered) if passage.kind == "conclusion"]
     if conclusions:
         n = conclusions[0]
-        later = [passage for passage in ordered[:n] if not _continues(passage.text, ordered[n].text, question)]
-        ordered = [passage for passage in ordered[: n + 1] if passage not in later] + later + ordered[n + 1 :]
+        later = [
+            passage
+            for passage in ordered[:n]
+            if not _continues(passage.text, ordered[n].text, question)
+        ]
+        ordered = (
+            [passage for passage in ordered[: n + 1] if passage not in later]
+            + later
+            + ordered[n + 1 :]
+        )
     return [*first, *ordered[:_LAST], *asides[: -_LAST - 1 : -1]]
 
 
@@ -305,13 +374,19 @@ def _continues(sentence: str, earlier: str, question: Question) -> bool:
 
 
 def _opening(firm: list[Passage], question: Question) -> list[Passage]:
-    """Return the first sentence, if it is nothing but an answer or repeats the question, and no later one concludes."""
+    """Return the first sentence, if it is nothing but an answer or repeats the question, and no
+    later one concludes.
+    """
     if len(firm) < 2 or not question or len(firm) > 20:
         return []
     first = firm[0].text
     later = [passage.text for passage in firm[1:]]
     following = " ".join(later)
-    if _RECONSIDERS.search(following) or _THEREFORE.search(following) or first.rstrip().endswith(("?", ":")):
+    if (
+        _RECONSIDERS.search(following)
+        or _THEREFORE.search(following)
+        or first.rstrip().endswith(("?", ":"))
+    ):
         return []
     if any(passage.kind == "conclusion" for passage in firm[1:]):
         return []
@@ -347,7 +422,9 @@ def _later(text: str, question: Question) -> list[Passage]:
 def _after_answer_is(text: str, question: Question) -> list[Passage]:
     """Return what follows the last "answer is" or "Answer:"."""
     text = _BOLD_HEADING.sub(r"\1", text)
-    ends = [match.end() for match in _ANSWER_IS.finditer(text) if not _supposes(text, match, question)]
+    ends = [
+        match.end() for match in _ANSWER_IS.finditer(text) if not _supposes(text, match, question)
+    ]
     following = text[ends[-1] :].lstrip("*_: \t\n") if ends else ""
     if not following:
         return []
@@ -356,7 +433,9 @@ def _after_answer_is(text: str, question: Question) -> list[Passage]:
         correction = "\n".join(later_lines)
         corrected = _corrected(correction) or _ranked(claims(correction, Question()), Question())
         return [*corrected, Passage(opening(line), "mark")]
-    if _EQUATION.fullmatch(SENTENCE.split(line)[0]) or (later_lines and later_lines[0].lstrip().startswith("=")):
+    if _EQUATION.fullmatch(SENTENCE.split(line)[0]) or (
+        later_lines and later_lines[0].lstrip().startswith("=")
+    ):
         steps = itertools.takewhile(_EQUATION.fullmatch, filter(str.strip, later_lines))
         return [Passage(plain([SENTENCE.split(line)[0], *steps][-1]), "mark")]
     bold = [Passage(span, "mark") for span in bold_spans(line)]
@@ -364,7 +443,9 @@ def _after_answer_is(text: str, question: Question) -> list[Passage]:
 
 
 def _supposes(text: str, match: re.Match[str], question: Question) -> bool:
-    """Return whether "answer is" is said of another question: "If you meant tin, the answer would be …"."""
+    """Return whether "answer is" is said of another question: "If you meant tin, the answer would
+    be …".
+    """
     before = SENTENCE.split(text[max(0, match.start() - LONG) : match.start()])
     sentence = before[-1] + match[0]
     first = not plain("".join(before[:-1])).strip()
@@ -378,7 +459,9 @@ def _corrected(text: str) -> list[Passage]:
 
 
 def _bold(text: str, statements: list[Passage], question: Question) -> list[Passage]:
-    """Return what stands in bold: the only such words, else those of the sentence that answers the question."""
+    """Return what stands in bold: the only such words, else those of the sentence that answers the
+    question.
+    """
     if _BOLD_STEP.search(text):
         return []
     firm = {passage.text for passage in statements if passage.kind != "aside"}
@@ -399,7 +482,9 @@ def _bold(text: str, statements: list[Passage], question: Question) -> list[Pass
 
 
 def _answering_sentence(sentences: list[str], question: Question) -> int:
-    """Return the index of the last conclusion, else of the sentence that repeats most of the question."""
+    """Return the index of the last conclusion, else of the sentence that repeats most of the
+    question.
+    """
     concluding = [n for n, sentence in enumerate(sentences) if _CONCLUDES.match(plain(sentence))]
     if concluding:
         return concluding[-1]
@@ -414,7 +499,9 @@ def _answers_in_bold(sentence: str, question: Question) -> list[str]:
 
 
 def bullets(text: str) -> list[str]:
-    """Return the items of the only bulleted or numbered list of a reply, without their explanations."""
+    """Return the items of the only bulleted or numbered list of a reply, without their
+    explanations.
+    """
     blocks: list[list[str]] = []
     inside = False
     for line in text[-TAIL:].splitlines():
@@ -430,7 +517,9 @@ def bullets(text: str) -> list[str]:
 
 
 def _item_head(line: str) -> str:
-    """Return what an item of a list names, without its explanation: "Judicial – interprets the laws"."""
+    """Return what an item of a list names, without its explanation: "Judicial – interprets the
+    laws".
+    """
     bold = re.match(r"\s*\*\*([^*\n]{1,100})\*\*", line)
     head = bold[1] if bold else _EXPLAINS_ITEM.split(line, maxsplit=1)[0]
     return undecorated(plain(head)).rstrip(":, ")
@@ -454,24 +543,32 @@ def _after_named(sentence: str) -> str:
 
 
 def readings(text: str, like: str, question: str = "") -> list[str]:
-    """Return every way to read the final answer: without marks, as it stands, and the end of "The capital is Paris".
+    """Return every way to read the final answer: without marks, as it stands, and the end of "The
+    capital is Paris".
 
-    If the right answer (`like`) is a number, the first reading is the number, and without a number there is no reading.
+    If the right answer (`like`) is a number, the first reading is the number, and without a number
+    there is no reading.
     """
     answer = final(text)
     if answer is None:
         return []
     if number(like) is not None:
         value = final_number(text, question)
-        return [] if value is None else [*dict.fromkeys([decimal(value), undecorated(answer), answer])]
+        return (
+            [] if value is None else [*dict.fromkeys([decimal(value), undecorated(answer), answer])]
+        )
     ways = ways_to_read(answer)
     if marked(text) is None:
         ways += [
-            ", ".join(plain(line) for line in items[0].strip().splitlines()) for items in _LISTED.finditer(text[-TAIL:])
+            ", ".join(plain(line) for line in items[0].strip().splitlines())
+            for items in _LISTED.finditer(text[-TAIL:])
         ]
-        # A reply without steps opens with its answer: "The symbol is Au, from aurum. It is a metal."
+        # A reply without steps opens with its answer: "The symbol is Au, from aurum. It is a
+        # metal."
         if len(text) <= TAIL and not (
-            _after_answer_is(text, question_of(question)) or _TURNS.search(text) or _TAKEN_BACK.search(text)
+            _after_answer_is(text, question_of(question))
+            or _TURNS.search(text)
+            or _TAKEN_BACK.search(text)
         ):
             first = _LINKED.split(opening(text), maxsplit=1)[-1]
             ways += [first, _EXPLAINED.split(first)[0]]
@@ -482,7 +579,9 @@ def readings(text: str, like: str, question: str = "") -> list[str]:
 
 
 def ways_to_read(answer: str) -> list[str]:
-    """Return the ways to read an answer that stands alone: without marks or brackets, the end of "The name is X"."""
+    """Return the ways to read an answer that stands alone: without marks or brackets, the end of
+    "The name is X".
+    """
     bare = undecorated(answer)
     without_aside = ASIDE.sub("", bare)
     ways = [bare, answer, without_aside, _LINKED.split(bare)[-1]]
@@ -492,25 +591,30 @@ def ways_to_read(answer: str) -> list[str]:
 
 
 def expressions(answer: str) -> list[str]:
-    """Return every way to read a mathematical answer: as it stands, without marks, the end of "the length is 2√3"."""
+    """Return every way to read a mathematical answer: as it stands, without marks, the end of "the
+    length is 2√3".
+    """
     plain = undecorated(answer)
     start, *end = re.split(rf"(?:{IS}|\bhas (?:length|area|value)|:)\s", plain)
-    labelled = end if len(end) == 1 and not any(map(str.isdigit, start)) else []  # not the ratio 9: 10
+    # not the ratio 9: 10
+    labelled = end if len(end) == 1 and not any(map(str.isdigit, start)) else []
     return [*dict.fromkeys(span for span in (answer, plain, *map(undecorated, labelled)) if span)]
 
 
 def final_number(text: str, question: str = "") -> Fraction | None:
     """Return the number that is the final answer; None if there is none.
 
-    `44 + 24 = 68`, "**68**" and "The sum is 68." say 68; "68 or 69" says nothing. With the question it is clear that
-    "36 is 15% of 240" says 36.
+    `44 + 24 = 68`, "**68**" and "The sum is 68." say 68; "68 or 69" says nothing. With the question
+    it is clear that "36 is 15% of 240" says 36.
     """
     numeral = number_statement(text, question_of(question)).numeral
     return numeral.value if numeral else None
 
 
 def number_statement(text: str, question: Question) -> Statement:
-    """Return the number that is the final answer, with the words around it; none if the reply contradicts it."""
+    """Return the number that is the final answer, with the words around it; none if the reply
+    contradicts it.
+    """
     text = english(text) if len(text) <= TAIL else text
     repeated = Statement()
     for passage in passages(text, question):
@@ -521,7 +625,9 @@ def number_statement(text: str, question: Question) -> Statement:
                 repeated = statement
             elif passage.kind == "opening" and stated_before and len(passage.text.split()) > _BARE:
                 continue  # "She starts with 12 apples."
-            elif passage.kind != "mark" and _contradicted(statement.numeral, passage, text, question):
+            elif passage.kind != "mark" and _contradicted(
+                statement.numeral, passage, text, question
+            ):
                 return Statement(doubtful=True)
             else:
                 return statement
@@ -531,7 +637,9 @@ def number_statement(text: str, question: Question) -> Statement:
 
 
 def _contradicted(numeral: Numeral, passage: Passage, text: str, question: Question) -> bool:
-    """Return whether a sentence that is as close to the question states another number, or wavers about this one."""
+    """Return whether a sentence that is as close to the question states another number, or wavers
+    about this one.
+    """
     if not question:
         return False
     statements = [claim for claim in claims(answer_part(text), question) if claim.kind != "aside"]
@@ -541,7 +649,9 @@ def _contradicted(numeral: Numeral, passage: Passage, text: str, question: Quest
     home = homes[0] if passage.kind in ("opening", "bold") else homes[-1]
     answer = statements[home]
     bare = passage.kind == "opening" and _is_bare(passage.text)
-    calculated = _is_bare(answer.text) or bool(_CALCULATES.search(answer.text) or NAMED.search(answer.text))
+    calculated = _is_bare(answer.text) or bool(
+        _CALCULATES.search(answer.text) or NAMED.search(answer.text)
+    )
     closeness = max(question.overlap(answer.text), _TOUCHES)
     for n, claim in enumerate(statements):
         values = {other.value for other in numerals(claim.text)}
@@ -549,7 +659,13 @@ def _contradicted(numeral: Numeral, passage: Passage, text: str, question: Quest
             return True
         other = stated_number(claim.text, question, alone=False).numeral
         differs = other is not None and other.value != numeral.value and not question.states(other)
-        if n == 0 and n != home and differs and _is_short(claim.text) and not _RECONSIDERS.search(text):
+        if (
+            n == 0
+            and n != home
+            and differs
+            and _is_short(claim.text)
+            and not _RECONSIDERS.search(text)
+        ):
             return True
         if (
             n == home

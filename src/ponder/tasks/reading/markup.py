@@ -1,11 +1,14 @@
-"""Finds what a reply marks as thinking or answer, takes Markdown and LaTeX off a text, and splits it into sentences."""
+"""Finds what a reply marks as thinking or answer, takes Markdown and LaTeX off a text, and splits
+it into sentences.
+"""
 
 from __future__ import annotations
 
 import re
 
 LONG = 1000  # characters of a sentence that is not read, because it is none
-TAIL = 10_000  # characters at the end of a reply in which an answer without a tag or box is searched
+# characters at the end of a reply in which an answer without a tag or box is searched
+TAIL = 10_000
 _MARKUP = re.compile(
     r"\*\*|__|`+\w*\n|`+|\$+|\\[()\[\],;!]|\\(?:text|mathrm|mathbf|textbf|boxed)(?=\{)|\\q?quad|\\\\(?=\s|$)"
     r"|(?<=[\w) ])&(?==)|\\(?:begin|end)\{[^{}\n]{1,20}\}|(?m:^[ \t]*(?:#+|>|[*•-]|\d{1,3}[.)])[ \t])"
@@ -22,12 +25,17 @@ def plain(text: str) -> str:
 
 
 def joined_initials(text: str) -> str:
-    """Return a text with "J. R. R. Tolkien" as "JRR Tolkien", so that no sentence ends inside the name."""
+    """Return a text with "J.
+
+    R. R. Tolkien" as "JRR Tolkien", so that no sentence ends inside the name.
+    """
     return _INITIALS.sub(lambda initials: re.sub(r"[.\s]", "", initials[0]) + " ", text)
 
 
 def undecorated(text: str) -> str:
-    """Return a text without the marks around it: `**9**`, `$9$`, `\\(9\\)`, `\\boxed{9}`, `"9"`, `9.`"""
+    """Return a text without the marks around it: `**9**`, `$9$`, `\\(9\\)`, `\\boxed{9}`, `"9"`,
+    `9.`
+    """
     before = None
     while text != before and len(text) <= TAIL:
         before, text = text, text.strip().strip("*_`$\"“”'‘’").removesuffix(".").strip()
@@ -39,7 +47,11 @@ def undecorated(text: str) -> str:
             ("\\mathrm{", "}"),
             ("{", "}"),
         ):
-            if text.startswith(opening) and text.endswith(closing) and "{" not in text[len(opening) :]:
+            if (
+                text.startswith(opening)
+                and text.endswith(closing)
+                and "{" not in text[len(opening) :]
+            ):
                 text = text[len(opening) : -len(closing)]
     return text.strip()
 
@@ -47,7 +59,11 @@ def undecorated(text: str) -> str:
 def bold_spans(text: str) -> list[str]:
     """Return what stands in bold, without headings: "Step 1:"."""
     spans = (match[1] or match[2] or "" for match in _BOLD.finditer(text))
-    return [s for s in spans if not re.search(r"[:：]\s*$|^\W*(?:step|schritt|check)\b", s, re.IGNORECASE)]
+    return [
+        s
+        for s in spans
+        if not re.search(r"[:：]\s*$|^\W*(?:step|schritt|check)\b", s, re.IGNORECASE)
+    ]
 
 
 def opening(text: str) -> str:
@@ -58,19 +74,28 @@ def opening(text: str) -> str:
 
 
 _THINK_TAG = re.compile(r"<(/?)think(?:ing)?>")
-ANSWER_TAG = re.compile(r"(?:<|&lt;)\s{0,3}(/?)\s{0,3}(?:final[_ ])?answer\s{0,3}(?:>|&gt;)", re.IGNORECASE)
+ANSWER_TAG = re.compile(
+    r"(?:<|&lt;)\s{0,3}(/?)\s{0,3}(?:final[_ ])?answer\s{0,3}(?:>|&gt;)", re.IGNORECASE
+)
 _PARAGRAPH = re.compile(r"\n[ \t]*\n")
-# What a model leaves in a tag that it only quotes: "between <answer> and </answer>", "<answer>...</answer>".
+# What a model leaves in a tag that it only quotes: "between <answer> and </answer>",
+# "<answer>...</answer>".
 _QUOTED = re.compile(r"[\s.…*_`$]*(?:and|\\[lc]?dots)?[\s.…*_`$]*", re.IGNORECASE)
-_SEVERAL = re.compile(r"\\boxed\{([^{}]{1,100})\}[\s$]{0,5}(,|\bor\b|\band\b|\\text\{ ?(?:or|and) ?\})[\s$]{0,5}$")
-EMPTY = re.compile(rf"{ANSWER_TAG.pattern}|\\boxed\{{[\s.…]{{0,9}}(?:\\[lc]?dots)?\s{{0,9}}(?:\}}|$)", re.IGNORECASE)
+_SEVERAL = re.compile(
+    r"\\boxed\{([^{}]{1,100})\}[\s$]{0,5}(,|\bor\b|\band\b|\\text\{ ?(?:or|and) ?\})[\s$]{0,5}$"
+)
+EMPTY = re.compile(
+    rf"{ANSWER_TAG.pattern}|\\boxed\{{[\s.…]{{0,9}}(?:\\[lc]?dots)?\s{{0,9}}(?:\}}|$)",
+    re.IGNORECASE,
+)
 
 
 def split_thinking(text: str) -> tuple[str, str]:
     """Split a reply with `<think>` tags into thinking and answer.
 
-    The answer is what follows the last closing tag. The opening tag may be missing, because some prompts contain it
-    already, and thinking may quote the tags. After an opening tag that is never closed, everything is thinking.
+    The answer is what follows the last closing tag. The opening tag may be missing, because some
+    prompts contain it already, and thinking may quote the tags. After an opening tag that is never
+    closed, everything is thinking.
     """
     end, tag = max((text.rfind(tag), tag) for tag in ("</think>", "</thinking>"))
     thinking, following = (text[:end], text[end + len(tag) :]) if end >= 0 else ("", text)
@@ -94,12 +119,14 @@ def _tag(text: str) -> tuple[str, str] | None:
 
     A tag that is never closed ends at the next one, or with its paragraph.
     """
-    # Not one regex for a pair of tags: from each of many tags that are never closed, it would search to the end.
+    # Not one regex for a pair of tags: from each of many tags that are never closed, it would
+    # search to the end.
     content_and_end, opened, tag = None, -1, None
     for tag in ANSWER_TAG.finditer(text):
         if opened >= 0 and not _QUOTED.fullmatch(content := text[opened : tag.start()].strip()):
             content_and_end = content, tag.end()
-        opened = tag.end() if not tag[1] or opened < 0 else -1  # `</answer>9</answer>` opens with a closing tag
+        # `</answer>9</answer>` opens with a closing tag
+        opened = tag.end() if not tag[1] or opened < 0 else -1
     if tag and not tag[1]:
         following = text[opened:]
         start = len(following) - len(following.lstrip())

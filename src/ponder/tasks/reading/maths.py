@@ -16,7 +16,8 @@ def differs(answer: str, gold: str) -> str:
     """Return why two final answers are not mathematically equal; "" if they are."""
     answer, gold = map(_latex, (answer, gold))
     first, second = number(answer), number(gold)
-    if first is not None and second is not None:  # fast, and exact: math-verify rounds to six decimals
+    # fast, and exact: math-verify rounds to six decimals
+    if first is not None and second is not None:
         return "" if first == second else "wrong answer"
     if " ".join(answer.split()) == " ".join(gold.split()):
         return ""
@@ -85,7 +86,9 @@ def _serve() -> None:
 
     def same(answer: str, gold: str) -> bool:
         try:
-            first, second = (parse(f"\\boxed{{{text}}}", parsing_timeout=None) for text in (gold, answer))
+            first, second = (
+                parse(f"\\boxed{{{text}}}", parsing_timeout=None) for text in (gold, answer)
+            )
             return bool(verify(first, second, timeout_seconds=None))
         except Exception:  # text that math-verify can't handle is not a right answer
             return False

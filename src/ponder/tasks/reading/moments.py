@@ -11,10 +11,17 @@ _MONTH = (
     r"|nov(?:ember)?|dec(?:ember)?)\.?"
 )
 _DAY = r"(\d{1,2})(?:st|nd|rd|th)?"
-_MONTH_FIRST = re.compile(rf"\b{_MONTH}\s{{1,3}}(?:the\s)?{_DAY}\b(?:,?\s{{1,3}}(\d{{4}})\b)?", re.IGNORECASE)
-_DAY_FIRST = re.compile(rf"\b{_DAY}\.?\s{{1,3}}(?:of\s)?{_MONTH}\b(?:,?\s{{1,3}}(\d{{4}})\b)?", re.IGNORECASE)
+_MONTH_FIRST = re.compile(
+    rf"\b{_MONTH}\s{{1,3}}(?:the\s)?{_DAY}\b(?:,?\s{{1,3}}(\d{{4}})\b)?", re.IGNORECASE
+)
+_DAY_FIRST = re.compile(
+    rf"\b{_DAY}\.?\s{{1,3}}(?:of\s)?{_MONTH}\b(?:,?\s{{1,3}}(\d{{4}})\b)?", re.IGNORECASE
+)
 _NUMERIC = re.compile(r"\b(\d{4})-(\d{2})-(\d{2})\b")
-_CLOCK = re.compile(r"\b(\d{1,2})[:.](\d{2})(?::\d{2})?\s?([ap])\.?\s?m\b\.?|\b(\d{1,2}):(\d{2})\b(?!:)", re.IGNORECASE)
+_CLOCK = re.compile(
+    r"\b(\d{1,2})[:.](\d{2})(?::\d{2})?\s?([ap])\.?\s?m\b\.?|\b(\d{1,2}):(\d{2})\b(?!:)",
+    re.IGNORECASE,
+)
 _HOUR = re.compile(r"(?<![:.\d])(\d{1,2})\s?([ap])\.?\s?m\b\.?", re.IGNORECASE)
 
 
@@ -30,11 +37,16 @@ class Moment(NamedTuple):
         """Return whether this is the right moment, as far as both say it."""
         if self.is_time != right.is_time or self.second != right.second:
             return False
-        if self.is_time and not (self.third and right.third):  # "7:45" and "7:45 PM", but "19:45" is only one of them
-            return self.first == right.first or (max(self.first, right.first) - 12 == min(self.first, right.first))
+        # "7:45" and "7:45 PM", but "19:45" is only one of them
+        if self.is_time and not (self.third and right.third):
+            return self.first == right.first or (
+                max(self.first, right.first) - 12 == min(self.first, right.first)
+            )
         if self.is_time:
             return self.first == right.first
-        return self.first == right.first and (self.third == right.third or not (self.third and right.third))
+        return self.first == right.first and (
+            self.third == right.third or not (self.third and right.third)
+        )
 
     def __str__(self) -> str:
         if self.is_time:
@@ -68,7 +80,11 @@ def moment(text: str) -> Moment | None:
     remaining = text
     for form in (_MONTH_FIRST, _DAY_FIRST, _NUMERIC, _CLOCK, _HOUR):
         remaining = form.sub("", remaining, count=1)
-    return None if re.search(r"\w", re.sub(r"\b(?:on|at|the|in)\b", "", remaining, flags=re.IGNORECASE)) else stated[0]
+    return (
+        None
+        if re.search(r"\w", re.sub(r"\b(?:on|at|the|in)\b", "", remaining, flags=re.IGNORECASE))
+        else stated[0]
+    )
 
 
 def _date(month: str, day: str, year: str | None) -> Moment:

@@ -26,14 +26,27 @@ _MULTIPLES = {
     "dozen": 12, "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12,
 }  # fmt: skip
 _MULTIPLIED = re.compile(rf"\s?(?:-\s?)?({'|'.join(_MULTIPLES)})s?\b", re.IGNORECASE)
-_POWER_OF_TEN = re.compile(r"\s{0,3}(?:×|x|\*|·|\\times|\\cdot)\s{0,3}10(?:\^\{?|\*\*)\s?([-−]?\d{1,3})\}?")
+_POWER_OF_TEN = re.compile(
+    r"\s{0,3}(?:×|x|\*|·|\\times|\\cdot)\s{0,3}10(?:\^\{?|\*\*)\s?([-−]?\d{1,3})\}?"
+)
 _SMALL = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
     "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
 )  # fmt: skip
 _TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-_UNITS = {term: n for n, term in enumerate(_SMALL)} | {term: 10 * n for n, term in enumerate(_TENS, 2)}
-_PARTS = {"half": 2, "halves": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7}
+_UNITS = {term: n for n, term in enumerate(_SMALL)} | {
+    term: 10 * n for n, term in enumerate(_TENS, 2)
+}
+_PARTS = {
+    "half": 2,
+    "halves": 2,
+    "third": 3,
+    "quarter": 4,
+    "fourth": 4,
+    "fifth": 5,
+    "sixth": 6,
+    "seventh": 7,
+}
 _PARTS |= {"eighth": 8, "ninth": 9, "tenth": 10, "twelfth": 12, "hundredth": 100}
 _COUNTED = {"once": 1, "twice": 2, "thrice": 3}
 _NUMBER_WORDS = "|".join(sorted((*_UNITS, *_MULTIPLES), key=len, reverse=True))
@@ -46,9 +59,12 @@ _IN_WORDS = re.compile(
 )
 # "the two numbers", "all three", "one of them": words that count what is spoken of, and pronouns.
 _SPOKEN_OF = re.compile(
-    r"\b(?:the|these|those|all|other|which|last|first|next|every|between|into|no|this|that)\s$", re.IGNORECASE
+    r"\b(?:the|these|those|all|other|which|last|first|next|every|between|into|no|this|that)\s$",
+    re.IGNORECASE,
 )
-_FRACTION_SIGNS = str.maketrans({"½": "1/2", "¼": "1/4", "¾": "3/4", "⅓": "1/3", "⅔": "2/3", "⅛": "1/8", "⁄": "/"})
+_FRACTION_SIGNS = str.maketrans(
+    {"½": "1/2", "¼": "1/4", "¾": "3/4", "⅓": "1/3", "⅔": "2/3", "⅛": "1/8", "⁄": "/"}
+)
 
 
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
@@ -67,17 +83,23 @@ class Numeral(NamedTuple):
 
     @property
     def form(self) -> tuple[Fraction, str]:
-        """Return what tells it from others: `3/4`, `6/8` and `0.75` are equal, but different answers at times."""
+        """Return what tells it from others: `3/4`, `6/8` and `0.75` are equal, but different
+        answers at times.
+        """
         fraction = re.search(r"(\d+)/(\d+)|frac\{(\d+)\}\{(\d+)\}", self.written)
         return self.value, "/".join(filter(None, fraction.groups())) if fraction else ""
 
     def percent(self, text: str) -> bool:
         """Return whether the text writes it as a percentage."""
-        return bool(re.match(r"\s?(?:\\?%|per\s?cent\b)", text[self.end : self.end + 9], re.IGNORECASE))
+        return bool(
+            re.match(r"\s?(?:\\?%|per\s?cent\b)", text[self.end : self.end + 9], re.IGNORECASE)
+        )
 
 
 def numerals(text: str) -> list[Numeral]:
-    """Return the numbers in a text, in order; those in words come from "two" on, as "one" is a pronoun too."""
+    """Return the numbers in a text, in order; those in words come from "two" on, as "one" is a
+    pronoun too.
+    """
     quantities = []
     end_of_last = -1
     for match in IN_TEXT.finditer(text):
@@ -100,7 +122,9 @@ def numerals(text: str) -> list[Numeral]:
         quantities.append(Numeral(value, match.start(), end, text[match.start() : end]))
     for match in _IN_WORDS.finditer(text):
         inside = any(numeral.start <= match.start() < numeral.end for numeral in quantities)
-        value = None if inside or _SPOKEN_OF.search(text[: match.start()][-9:]) else in_words(match[0])
+        value = (
+            None if inside or _SPOKEN_OF.search(text[: match.start()][-9:]) else in_words(match[0])
+        )
         if value is not None and match[0].lower() != "one":
             quantities.append(Numeral(value, match.start(), match.end(), match[0], in_words=True))
     return sorted(quantities, key=lambda numeral: numeral.start)
@@ -119,7 +143,9 @@ def _listed(match: re.Match[str]) -> list[Numeral]:
 
 
 def in_words(text: str) -> Fraction | None:
-    """Return the number that a text names in words, such as "a hundred and five" or "three quarters"; else None."""
+    """Return the number that a text names in words, such as "a hundred and five" or "three
+    quarters"; else None.
+    """
     if not _IN_WORDS.fullmatch(text.strip()):
         return None
     words = re.findall(r"[a-z]+", text.lower())
@@ -152,8 +178,11 @@ def _part(term: str) -> int:
 
 
 def number(text: str) -> Fraction | None:
-    """Return a text that is nothing but a number as an exact fraction: `1,234`, `-0.5`, `\\frac{3}{4}`; else None."""
-    if len(plain := text.strip()) > 10_000:  # far more than its digits, below, can take with all separators
+    """Return a text that is nothing but a number as an exact fraction: `1,234`, `-0.5`,
+    `\\frac{3}{4}`; else None.
+    """
+    # far more than its digits, below, can take with all separators
+    if len(plain := text.strip()) > 10_000:
         return None
     plain = re.sub(rf"\\[,!]|[{_THIN}_]", "", plain.strip("$").replace("{,}", ","))
     plain = re.sub(rf"^[{_MINUS}]", "-", plain)
@@ -169,13 +198,20 @@ def number(text: str) -> Fraction | None:
     if len(plain) > 1000 or not re.fullmatch(r"[+-]?(\d+(\.\d*)?|\.\d+)(/\d+)?", plain):
         return None
     try:
-        return Fraction(plain) if "/" not in plain else Fraction(plain.split("/")[0]) / Fraction(plain.split("/")[1])
+        return (
+            Fraction(plain)
+            if "/" not in plain
+            else Fraction(plain.split("/")[0]) / Fraction(plain.split("/")[1])
+        )
     except (ValueError, ZeroDivisionError):
         return None
 
 
 def signed(text: str) -> str:
-    """Return a text with its signs as a hyphen: "minus 9", `–9`, "is - 9". After a number, a minus subtracts."""
+    """Return a text with its signs as a hyphen: "minus 9", `–9`, "is - 9".
+
+    After a number, a minus subtracts.
+    """
     text = re.sub(r"(?<=\d)(?=[½¼¾⅓⅔⅛])", " ", text).translate(_FRACTION_SIGNS)
     text = _SUPERSCRIPT.sub(lambda power: f"10^{power[1].translate(_SUPERSCRIPTS)}", text)
     text = _E_NOTATION.sub(r"\1 × 10^\2", text)
@@ -189,12 +225,20 @@ def decimal(value: Fraction) -> str:
     scaled, digits = value, 0
     while scaled.denominator != 1 and digits < 30:
         scaled, digits = scaled * 10, digits + 1
-    return f"{Decimal(scaled.numerator).scaleb(-digits):f}" if scaled.denominator == 1 else str(value)
+    return (
+        f"{Decimal(scaled.numerator).scaleb(-digits):f}" if scaled.denominator == 1 else str(value)
+    )
 
 
 def english(text: str) -> str:
-    """Return a text with its numbers as in English, if its words are those of a language that writes `1.234,5`."""
+    """Return a text with its numbers as in English, if its words are those of a language that
+    writes `1.234,5`.
+    """
     if len(set(map(str.lower, _COMMA_LANGUAGE.findall(text)))) < 2:
         return text
-    text = re.sub(r"(?<![\d.,])(\d{1,3}(?:\.\d{3})+)(?![\d.])", lambda quantities: quantities[1].replace(".", ""), text)
+    text = re.sub(
+        r"(?<![\d.,])(\d{1,3}(?:\.\d{3})+)(?![\d.])",
+        lambda quantities: quantities[1].replace(".", ""),
+        text,
+    )
     return re.sub(r"(?<![\d.,])(\d+),(\d+)(?![\d,])", r"\1.\2", text)

@@ -1,4 +1,6 @@
-"""Holds what a question states and asks for, so that a reply's answer can be told from what it only repeats."""
+"""Holds what a question states and asks for, so that a reply's answer can be told from what it only
+repeats.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +47,13 @@ _LESS = (
 )
 
 
-_IN_BRACKETS = re.compile(r"\(([^()]{3,200})\)[.?:]?$")  # "… this headline (World, Sports, Business)."
+# Choices in brackets, as in: "… this headline (World, Sports, Business)."
+_IN_BRACKETS = re.compile(r"\(([^()]{3,200})\)[.?:]?$")
 
 
-_DEFINES = re.compile(r"((?:[^\W\d]+\s){1,5})(?:is|was|equals|=)\s(?:therefore |thus |then )?[$€£]?\d")
+_DEFINES = re.compile(
+    r"((?:[^\W\d]+\s){1,5})(?:is|was|equals|=)\s(?:therefore |thus |then )?[$€£]?\d"
+)
 
 
 @lru_cache(4096)
@@ -125,7 +130,9 @@ class Question:
         return len(asked & content) / len(asked)
 
     def closeness(self, text: str) -> float:
-        """Return the overlap; if the question asks with numbers alone, whether a text repeats them all."""
+        """Return the overlap; if the question asks with numbers alone, whether a text repeats them
+        all.
+        """
         if self.asked or not self.numbers:
             return self.overlap(text)
         return float(self.numbers <= {numeral.form for numeral in numerals(signed(text))})
@@ -136,7 +143,9 @@ class Question:
 
     @cached_property
     def nouns(self) -> frozenset[str]:
-        """Return the stems of what is asked for: "minut" of "How many minutes …?" and of "How long … in minutes?"."""
+        """Return the stems of what is asked for: "minut" of "How many minutes …?" and of "How long
+        … in minutes?".
+        """
         words = [*self.counted, *_ASKED_NOUN.findall(self.text), *_ASKED_UNIT.findall(self.text)]
         return frozenset(stem(term) for term in words if term.casefold() not in FUNCTION_WORDS)
 
@@ -146,7 +155,9 @@ class Question:
         return _COUNTED.findall(self.text)
 
     def names(self, numeral: Numeral, text: str) -> bool:
-        """Return whether a text attaches a noun that is asked for to a number: "12 edges", "a remainder of 2"."""
+        """Return whether a text attaches a noun that is asked for to a number: "12 edges", "a
+        remainder of 2".
+        """
         after = re.match(r"(?:\s|-)([^\W\d]+)(?:\s([^\W\d]+))?", text[numeral.end :])
         before = re.search(
             r"([^\W\d]+)\s?(?:of|is|=|:|equals|are|was)(?: (?:therefore|thus|then|now|hence|only))?\s?[$€£]?$",
@@ -158,12 +169,16 @@ class Question:
         return not self.nouns.isdisjoint(map(stem, words))
 
     def defines(self, text: str) -> bool:
-        """Return whether a text gives what is asked for a value: "The probability is 5/8", "The sale price is $36"."""
+        """Return whether a text gives what is asked for a value: "The probability is 5/8", "The
+        sale price is $36".
+        """
         subjects = [match[1] for match in _DEFINES.finditer(text[:LONGEST])]
         return any(not self.nouns.isdisjoint(stems(subject)) for subject in subjects)
 
     def with_counts(self, text: str) -> str:
-        """Return a text with "one nickel" and "no moons" as numbers, if that is what the question counts."""
+        """Return a text with "one nickel" and "no moons" as numbers, if that is what the question
+        counts.
+        """
         if not self.counted or len(text) > LONGEST:
             return text
         nouns = "|".join(rf"{re.escape(stem(noun))}\w*" for noun in self.counted)
@@ -172,16 +187,28 @@ class Question:
 
     @cached_property
     def alternatives(self) -> list[str]:
-        """Return the answers that a question offers in words: "the Sun" and "the Moon" of "…, the Sun or the Moon?"."""
+        """Return the answers that a question offers in words: "the Sun" and "the Moon" of "…, the
+        Sun or the Moon?".
+        """
         bracketed = _IN_BRACKETS.search(self.text.rstrip())
-        if bracketed and "," in bracketed[1] and not re.search(r"\d|\b(?:and|with|of|in|as)\b", bracketed[1]):
+        if (
+            bracketed
+            and "," in bracketed[1]
+            and not re.search(r"\d|\b(?:and|with|of|in|as)\b", bracketed[1])
+        ):
             return [segment.strip() for segment in re.split(r",\s(?:or\s)?|\sor\s", bracketed[1])]
         text = re.sub(r"\s?\([^()]{0,100}\)", "", self.text)
-        asking = [segment for segment in re.split(r"(?<=[.?!])\s|\n", text) if segment.rstrip().endswith("?")]
+        asking = [
+            segment
+            for segment in re.split(r"(?<=[.?!])\s|\n", text)
+            if segment.rstrip().endswith("?")
+        ]
         offered = asking[-1].rstrip(" ?") if asking else ""
         listed = offered.rpartition(": ")[2]
         segments = [segment.strip(" \"“”'") for segment in re.split(r",\s(?:or\s)?|\sor\s", listed)]
-        if len(segments) > 2 and re.match(r"(?i)(?:which|what|who|is|are|does|do|in|of)\b", segments[0]):
+        if len(segments) > 2 and re.match(
+            r"(?i)(?:which|what|who|is|are|does|do|in|of)\b", segments[0]
+        ):
             segments = segments[1:]
         elif listed == offered and len(segments) == 2:  # "Is it heads or tails if …?"
             segments = [segments[0].split()[-1], segments[1].split()[0]] if all(segments) else []
@@ -189,7 +216,9 @@ class Question:
         return segments if offers_several else []
 
     def more(self) -> bool | None:
-        """Return whether the question asks for the larger of things, or the smaller; None if it doesn't compare."""
+        """Return whether the question asks for the larger of things, or the smaller; None if it
+        doesn't compare.
+        """
         if self.mentions(_MORE):
             return True
         return False if self.mentions(_LESS) else None
@@ -204,7 +233,9 @@ class Question:
 
     @cached_property
     def options(self) -> Mapping[str, str]:
-        """Return the options of a multiple-choice question by letter; none unless they are lettered from A on."""
+        """Return the options of a multiple-choice question by letter; none unless they are lettered
+        from A on.
+        """
         options: dict[str, str] = {}
         for letter, text in _OPTION.findall(self.text):
             if letter.upper() == chr(ord("A") + len(options)):

@@ -1,9 +1,9 @@
 """Reads a reply's answer and compares it with the right one, by the kind of the right one.
 
-What is read depends on the reply, on the question, and on the kind of the right answer: a choice, yes or no, a date or
-time, a number, one of the alternatives that the question names, a list, or a text. It doesn't depend on the right
-answer itself, except that a text or a list in the middle of a sentence is recognised by it. A reply whose sentences
-contradict each other is not read.
+What is read depends on the reply, on the question, and on the kind of the right answer: a choice,
+yes or no, a date or time, a number, one of the alternatives that the question names, a list, or a
+text. It doesn't depend on the right answer itself, except that a text or a list in the middle of a
+sentence is recognised by it. A reply whose sentences contradict each other is not read.
 """
 
 from __future__ import annotations
@@ -14,10 +14,26 @@ from typing import NamedTuple
 
 from ponder.tasks.reading.choices import choice
 from ponder.tasks.reading.clauses import HEDGED, any_of, conclusion, pattern
-from ponder.tasks.reading.conclusion import Passage, bullets, claims, number_statement, passages, readings, ways_to_read
+from ponder.tasks.reading.conclusion import (
+    Passage,
+    bullets,
+    claims,
+    number_statement,
+    passages,
+    readings,
+    ways_to_read,
+)
 from ponder.tasks.reading.markup import LONG, TAIL, plain, undecorated
 from ponder.tasks.reading.moments import Moment, moment, moments
-from ponder.tasks.reading.numerals import Numeral, decimal, denominator_in_words, in_words, number, numerals, signed
+from ponder.tasks.reading.numerals import (
+    Numeral,
+    decimal,
+    denominator_in_words,
+    in_words,
+    number,
+    numerals,
+    signed,
+)
 from ponder.tasks.reading.question import Question, question_of, stems
 from ponder.tasks.reading.statements import Statement, closest_segment
 from ponder.tasks.reading.texts import (
@@ -38,7 +54,8 @@ from ponder.tasks.reading.texts import (
     simplified,
 )  # fmt: skip
 
-# Units of one dimension, each with what it is called. Two numbers with different units of one dimension are not equal.
+# Units of one dimension, each with what it is called. Two numbers with different units of one
+# dimension are not equal.
 _UNITS = (
     ("s sec secs second seconds", "min mins minute minutes", "h hr hrs hour hours", "day days", "week weeks",
      "month months", "year years", "ms millisecond milliseconds"),
@@ -57,7 +74,12 @@ _UNITS = (
     ("pa pascal pascals",), ("hz hertz",), ("k kelvin",), ("mol moles",), ("ohm ohms Ω",), ("u units unit",),
 )  # fmt: skip
 _TEMPERATURE = 7  # the dimension of Celsius and Fahrenheit, after the degrees
-_UNIT = {name: (kind, names) for kind, group in enumerate(_UNITS) for names in group for name in names.split()}
+_UNIT = {
+    name: (kind, names)
+    for kind, group in enumerate(_UNITS)
+    for names in group
+    for name in names.split()
+}
 # `84 cm²`, `2.5 m/s^2`, `12 square metres`, `40 °C`
 _WITH_UNIT = pattern(
     r"[$€£]?\s?[-−+]?[\d.,/]+(?:\s(?:hundred|thousand|million|billion))?(?:\s?[×x*]\s?10\^\{?[-−]?\d+\}?)?",
@@ -72,16 +94,22 @@ _AS_A_FRACTION = r"\bas a (?:\w+ )?fraction"
 _AS_A_DECIMAL = r"\b(?:as|in|to) (?:a )?decimal"
 
 # How a reply in sentences changes its mind: "Yes … Wait, it's no."
-_TURNS = pattern(any_of("wait", "actually", "correction", "sorry", "scratch that", "reconsider", "mistake"))
+_TURNS = pattern(
+    any_of("wait", "actually", "correction", "sorry", "scratch that", "reconsider", "mistake")
+)
 _CONCLUDES = pattern(r"\W*(?:so|therefore|thus|hence|in (?:conclusion|short|summary)|overall)\b")
 # "It is …", "They were …": a first sentence that refers to what is asked
 _REFERS = pattern(r"\W*(?:it|that|this|they|he|she|you)\b")
-_WAVERS = pattern(any_of("either", "or", "one of(?! the)", "maybe", "perhaps", "might", "could be", "may be"))
+_WAVERS = pattern(
+    any_of("either", "or", "one of(?! the)", "maybe", "perhaps", "might", "could be", "may be")
+)
 _CLAUSE_END = re.compile(r";\s|,\s(?:and|but|while)\s")
-_CONTRASTED = pattern(r",?\s(?:while|whereas|unlike|in contrast to)\s.*$|,\swhich\s.*$")  # "…, while A and D are not"
+# "…, while A and D are not"
+_CONTRASTED = pattern(r",?\s(?:while|whereas|unlike|in contrast to)\s.*$|,\swhich\s.*$")
 _STATES = pattern(r"\s(?:is|are|was|were)\s")
 _LETTER_OF_GOLD = re.compile(r"\W?([A-Ja-j])[).:]\s*(\S.*)?")  # `C) Mercury`
-# Questions whose answer is the same list in any order: "Name the primary colours.", "What are the factors of 30?"
+# Questions whose answer is the same list in any order: "Name the primary colours.", "What are the
+# factors of 30?"
 _ANY_ORDER = pattern(r"\b(?:name|list|which|what are|who (?:are|were)|identify|state)\b")
 _IN_ORDER = pattern(
     any_of(
@@ -105,7 +133,9 @@ class Reading(NamedTuple):
 
 
 def read(reply: str, gold: str, question: str = "") -> Reading | None:
-    """Return the answer that a reply gives and whether it is right; None if it gives none, or several."""
+    """Return the answer that a reply gives and whether it is right; None if it gives none, or
+    several.
+    """
     asked_question = question_of(question)
     reply = _after_thinking(reply)
     letter = _letter_of(gold, asked_question)
@@ -128,7 +158,9 @@ def read(reply: str, gold: str, question: str = "") -> Reading | None:
 
 
 def _after_thinking(reply: str) -> str:
-    """Return what follows the thinking of a reply; all of it if its thinking isn't closed, or nothing follows."""
+    """Return what follows the thinking of a reply; all of it if its thinking isn't closed, or
+    nothing follows.
+    """
     for tag in ("</think>", "</thinking>"):
         following = reply.rpartition(tag)[2]
         if following.strip():
@@ -151,7 +183,9 @@ def _letter_of(gold: str, question: Question) -> str | None:
 
 
 def _number_of(gold: str) -> Numeral | None:
-    """Return the number that a right answer is, with or without a unit or in words; None if it is something else."""
+    """Return the number that a right answer is, with or without a unit or in words; None if it is
+    something else.
+    """
     plain_gold = signed(plain(undecorated(gold)))
     plain_gold = re.sub(r"^[a-z]\s?=\s?(?=[-\d])", "", plain_gold)  # x = 3
     value = number(plain_gold)
@@ -190,15 +224,21 @@ def _number(reply: str, gold: str, right: Numeral, question: Question) -> Readin
     in_percent = right.percent(gold) or question.mentions("percent", "%", _AS_A_DECIMAL)
     if percent and not equal and not in_percent:
         equal = value / 100 == right.value
-    if not _in_form(statement.numeral.written, right, question) or _other_unit(statement, gold, question):
+    if not _in_form(statement.numeral.written, right, question) or _other_unit(
+        statement, gold, question
+    ):
         equal = False
     parsed = statement.numeral.written if "/" in statement.numeral.written else decimal(value)
     return Reading(f"{parsed}%" if percent else parsed, equal)
 
 
 def _in_form(written: str, right: Numeral, question: Question) -> bool:
-    """Return whether a number is written as the question demands: in lowest terms, as a decimal, as a fraction."""
-    fraction = re.fullmatch(r"\W*(\d+)/(\d+)\W*", re.sub(r"\\[dt]?frac\{(\d+)\}\{(\d+)\}", r"\1/\2", written))
+    """Return whether a number is written as the question demands: in lowest terms, as a decimal, as
+    a fraction.
+    """
+    fraction = re.fullmatch(
+        r"\W*(\d+)/(\d+)\W*", re.sub(r"\\[dt]?frac\{(\d+)\}\{(\d+)\}", r"\1/\2", written)
+    )
     if "/" in right.written or "frac" in right.written:
         if question.mentions(_LOWEST_TERMS):
             denominator = int(fraction[2]) if fraction else denominator_in_words(written)
@@ -211,13 +251,16 @@ def _in_form(written: str, right: Numeral, question: Question) -> bool:
 
 
 def _other_unit(statement: Statement, gold: str, question: Question) -> bool:
-    """Return whether the number has another unit than the one that is asked for, such as seconds for minutes."""
+    """Return whether the number has another unit than the one that is asked for, such as seconds
+    for minutes.
+    """
     if statement.numeral is None:
         return False
     after = _DEGREES.sub(r" \1", statement.clause[statement.numeral.end :])
     before = statement.clause[: statement.numeral.start]
     stated = _unit_after(after) or _currency_before(before)
-    if stated and _ASKS_FOR_RATE.search(question.text) and not _IS_RATE.match(after):  # "50 km" for a speed in km/h
+    # "50 km" for a speed in km/h
+    if stated and _ASKS_FOR_RATE.search(question.text) and not _IS_RATE.match(after):
         return True
     gold_quantity = next(iter(numerals(signed(gold))), None)
     required = None
@@ -227,7 +270,9 @@ def _other_unit(statement: Statement, gold: str, question: Question) -> bool:
         )
     if required is None:
         words = [term.casefold() for pair in _ASKED_UNIT.findall(question.text) for term in pair]
-        required = next(((*_UNIT[term], 1) for term in reversed(words) if term in _UNIT and term != "a"), None)
+        required = next(
+            ((*_UNIT[term], 1) for term in reversed(words) if term in _UNIT and term != "a"), None
+        )
         if required and stated and stated[2] != 1:
             return False
     if stated is None or required is None:
@@ -257,7 +302,9 @@ def _moment(reply: str, right: Moment, question: Question) -> Reading | None:
     """Read a date or a time of day: "on 21 July 1969", "at 10:05 p.m."."""
     repeated = moments(question.text)
     for passage in passages(reply, question):
-        clause = conclusion(plain(passage.text), lambda segment: bool(moments(segment)), question=question)
+        clause = conclusion(
+            plain(passage.text), lambda segment: bool(moments(segment)), question=question
+        )
         if not moments(clause):
             continue
         if HEDGED.search(clause) and not passage.marked:
@@ -292,11 +339,15 @@ def _yes_no(reply: str, gold: str, question: Question) -> Reading | None:
 
 
 def _verdict(reply: str, question: Question) -> str | None:
-    """Return "yes" or "no": as a mark has it, else as sentences say it in a word, else as they affirm or deny."""
+    """Return "yes" or "no": as a mark has it, else as sentences say it in a word, else as they
+    affirm or deny.
+    """
     ranked = passages(reply, question)
     for passage in ranked:
         if passage.marked:
-            verdict = explicit_yes_no(undecorated(passage.text)) or implied_yes_no(undecorated(passage.text), question)
+            verdict = explicit_yes_no(undecorated(passage.text)) or implied_yes_no(
+                undecorated(passage.text), question
+            )
             if verdict:
                 return verdict
     if not ranked or ranked[0].kind == "mark":
@@ -305,11 +356,15 @@ def _verdict(reply: str, question: Question) -> str | None:
     firm = [passage for passage in statements if passage.kind != "aside"] or statements
     in_words = [(passage, explicit_yes_no(passage.text)) for passage in firm]
     implied = [(passage, implied_yes_no(passage.text, question)) for passage in firm]
-    return _agreed(in_words) or (None if any(verdict for _, verdict in in_words) else _agreed(implied))
+    return _agreed(in_words) or (
+        None if any(verdict for _, verdict in in_words) else _agreed(implied)
+    )
 
 
 def _agreed(verdicts: list[tuple[Passage, str | None]]) -> str | None:
-    """Return the verdict that all sentences share, or the last one if it concludes or corrects the others."""
+    """Return the verdict that all sentences share, or the last one if it concludes or corrects the
+    others.
+    """
     stated = [(passage, verdict) for passage, verdict in verdicts if verdict]
     if not stated:
         return None
@@ -325,14 +380,20 @@ def _agreed(verdicts: list[tuple[Passage, str | None]]) -> str | None:
 
 
 def _alternative(reply: str, gold: str, question: Question) -> Reading | None:
-    """Read the answer to a question that names its possible answers, as in "Which is bigger, the Sun or the Moon?"."""
+    """Read the answer to a question that names its possible answers, as in "Which is bigger, the
+    Sun or the Moon?".
+    """
 
     def holds(segment: str) -> bool:
-        return any(simplified(alternative) in segment.casefold() for alternative in question.alternatives)
+        return any(
+            simplified(alternative) in segment.casefold() for alternative in question.alternatives
+        )
 
     ranked = passages(reply, question)
     opened = next((sentence for sentence in _firm(reply, question) if holds(sentence)), "")
-    concluding = [passage.text for passage in ranked if passage.marked or _CONCLUDES.match(passage.text)]
+    concluding = [
+        passage.text for passage in ranked if passage.marked or _CONCLUDES.match(passage.text)
+    ]
     for sentence in (*concluding, opened, *(passage.text for passage in ranked)):
         clause = conclusion(plain(sentence), holds, question=question)
         if not holds(clause):
@@ -355,7 +416,9 @@ def _list(reply: str, gold: str, gold_items: list[str], question: Question) -> R
     ranked = passages(reply, question)
     bulleted = bullets(reply)
     concluded = [passage for passage in ranked if passage.kind in ("mark", "conclusion")]
-    if bulleted and not any(listed(undecorated(plain(passage.text)), gold_items) for passage in concluded):
+    if bulleted and not any(
+        listed(undecorated(plain(passage.text)), gold_items) for passage in concluded
+    ):
         right = same_items(bulleted, gold_items, any_order=any_order)
         return Reading(", ".join(bulleted), right)
     for passage in ranked:
@@ -370,7 +433,11 @@ def _list(reply: str, gold: str, gold_items: list[str], question: Question) -> R
             return Reading(", ".join(gold_items), right=True)
         lists = listed(undecorated(plain(passage.text)), gold_items)
         if lists:
-            matching = [candidate for candidate in lists if same_items(candidate, gold_items, any_order=any_order)]
+            matching = [
+                candidate
+                for candidate in lists
+                if same_items(candidate, gold_items, any_order=any_order)
+            ]
             return Reading(", ".join((matching or lists)[0]), bool(matching))
     return Reading(texts[0], right=False)
 
@@ -385,12 +452,16 @@ def _text(reply: str, gold: str, question: Question) -> Reading | None:
             clause = conclusion(plain(ranked[0].text), bool)
             right = any(same_answer_text(text, gold, question) for text in texts)
             return Reading(texts[0], right or asserts(clause, gold, question))
-    sentences = [sentence for sentence in _firm(reply, question) if not sentence.rstrip().endswith("?")]
+    sentences = [
+        sentence for sentence in _firm(reply, question) if not sentence.rstrip().endswith("?")
+    ]
     statements = [segment for sentence in sentences for segment in re.split(r";\s", sentence)]
     if not statements:
         return None
     sentence = _answering(statements, question)
-    clause = conclusion(plain(sentence), lambda segment: _adds(segment, question), question=question)
+    clause = conclusion(
+        plain(sentence), lambda segment: _adds(segment, question), question=question
+    )
     clause = closest_segment(clause, question, lambda segment: bool(_STATES.search(segment)))
     clause = _first_claim(clause, question)
     if not clause or _WAVERS.search(clause):
@@ -415,7 +486,9 @@ def _adds(text: str, question: Question) -> bool:
 
 
 def _first_claim(clause: str, question: Question) -> str:
-    """Return a clause up to "and", if a second claim follows: "Plants take in oxygen and release carbon dioxide"."""
+    """Return a clause up to "and", if a second claim follows: "Plants take in oxygen and release
+    carbon dioxide".
+    """
     if len(clause) > LONG:
         return clause
     for match in re.finditer(r",?\sand\s(?=([\w'’]+))", clause):
@@ -428,11 +501,15 @@ def _first_claim(clause: str, question: Question) -> str:
 
 
 def _answering(statements: list[str], question: Question) -> str:
-    """Return the sentence that answers: the last conclusion, else the opening if it does, else the closest one."""
+    """Return the sentence that answers: the last conclusion, else the opening if it does, else the
+    closest one.
+    """
     turns = [n for n, sentence in enumerate(statements) if n and _TURNS.search(sentence)]
     remaining = statements[turns[-1] :] if turns else statements
     announced = [
-        sentence for sentence in remaining if sentence.rstrip().endswith(":") and question.overlap(sentence) < 0.5
+        sentence
+        for sentence in remaining
+        if sentence.rstrip().endswith(":") and question.overlap(sentence) < 0.5
     ]
     remaining = [sentence for sentence in remaining if sentence not in announced] or remaining
     concluding = [sentence for sentence in remaining if _CONCLUDES.match(sentence)]
@@ -443,7 +520,11 @@ def _answering(statements: list[str], question: Question) -> str:
     refers = _REFERS.match(first) or len(first.split()) <= 4
     if closeness[0] == max(closeness) or (refers and not turns):
         return first
-    return [sentence for sentence, close in zip(remaining, closeness, strict=True) if close == max(closeness)][-1]
+    return [
+        sentence
+        for sentence, close in zip(remaining, closeness, strict=True)
+        if close == max(closeness)
+    ][-1]
 
 
 def _closeness(sentence: str, question: Question) -> float:

@@ -1,4 +1,5 @@
-"""Reads the number that a sentence states: "The sum is 9", `4 + 5 = 9`, "so it takes 9 seconds"; not "9 or 10".
+"""Reads the number that a sentence states: "The sum is 9", `4 + 5 = 9`, "so it takes 9 seconds";
+not "9 or 10".
 
 In the clause that concludes the sentence it is, in this order: what a comparison answers the
 question with; what "sum is" or an equals sign stands before; the only number that the question
@@ -13,7 +14,16 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ponder.tasks.reading.clauses import CONDITIONAL, DENIES, HEDGED, INSTRUCTS, IS, any_of, conclusion, pattern
+from ponder.tasks.reading.clauses import (
+    CONDITIONAL,
+    DENIES,
+    HEDGED,
+    INSTRUCTS,
+    IS,
+    any_of,
+    conclusion,
+    pattern,
+)
 from ponder.tasks.reading.markup import ASIDE, LONG, TAIL, plain, undecorated
 from ponder.tasks.reading.numerals import Numeral, number, numerals, signed
 from ponder.tasks.reading.question import Question
@@ -24,7 +34,9 @@ LEADS = (
 )
 NAMED = pattern(
     r"(?<!first )(?<!second )(?<!third )",
-    any_of("result", "sum", "total", "number", "value", "resultado", "ergebnis", "résultat", "summe"),
+    any_of(
+        "result", "sum", "total", "number", "value", "resultado", "ergebnis", "résultat", "summe"
+    ),
     rf"(?:\s(?:so far|now|here))?{LEADS}(?:now\s)?",
 )
 SHORT = 8  # words of a sentence in which a number needs no word before it: "A hexagon has 6 sides."
@@ -42,10 +54,23 @@ _ROOT = pattern(r"(?:\\sqrt\{?|√)\s?$")
 _UNKNOWNS = pattern(r"\b[a-z]\s?=[^=,;]{1,30}(?:[,;]|\band\b)\s{0,3}[a-z]\s?=")  # "x = 9, y = 10"
 _BREAKS_OFF = pattern(r"(?:[=+*×÷/−,-]|\b(?:and|or|the|of|to|an?|by|with|then|so|is))\s*$")
 
-# Numbers that are no results: "in 3 steps", "Step 3", "4 years older than", the day of a date, operands
+# Numbers that are no results: "in 3 steps", "Step 3", "4 years older than", the day of a date,
+# operands
 _OF_WORK = pattern(r"[ -](?:steps?|parts?|digits?|decimals?|ways|sentences)\b")
 _NAME_BEFORE = pattern(
-    any_of("step", "part", "section", "chapter", "line", "figure", "table", "question", "grade", "rule", "case"),
+    any_of(
+        "step",
+        "part",
+        "section",
+        "chapter",
+        "line",
+        "figure",
+        "table",
+        "question",
+        "grade",
+        "rule",
+        "case",
+    ),
     r"\s$",
 )
 _DIFFERENCE = pattern(
@@ -54,7 +79,9 @@ _DIFFERENCE = pattern(
     r" than\b",
 )
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}\.?"
-_DATE = pattern(rf"\b({_MONTH}\s)\d{{1,2}}(?:st|nd|rd|th)?,?\s(?=\d{{4}}\b)|\b\d{{1,2}}\.?\s({_MONTH}\s)(?=\d{{4}}\b)")
+_DATE = pattern(
+    rf"\b({_MONTH}\s)\d{{1,2}}(?:st|nd|rd|th)?,?\s(?=\d{{4}}\b)|\b\d{{1,2}}\.?\s({_MONTH}\s)(?=\d{{4}}\b)"
+)
 _PERCENT_OF = pattern(r"\d[\d.,]{0,20}\s?(?:%|percent|per cent) of \S{0,3}\d[\d.,]{0,20}")
 _OPERATOR = r"times|plus|minus|divided by|multiplied by"
 _OPERATOR_AFTER = pattern(rf"\s?(?:[+*×÷^·]|(?<=\s)[-−/]|{_OPERATOR})\s?[\d(]")
@@ -81,7 +108,8 @@ _RESULT = pattern(
     r"(?:\s(?:us|you|me|her|him|them|only|exactly|just|now|then|precisely|still|a total of|thus|therefore|indeed",
     r"|actually|simply|currently))*\s*[$€£(\"“'*]{0,3}$",
 )
-# Without the question, only a number that ends its clause is its result: "The sum is 9", "which has 3 ones".
+# Without the question, only a number that ends its clause is its result: "The sum is 9", "which has
+# 3 ones".
 _ENDS = pattern(r"(?:\s?(?:%|[^\W\d]{1,20}))?\s?(?:$|[,;!])")
 _SEGMENT = pattern(
     r";\s|,\s(?:and\s|then\s)?|:\s|\s(?:and|then)\s",
@@ -101,7 +129,8 @@ _COMPARES = pattern(
     r"\bthan\b|[<>]|est\b|\bof the two\b",
     r"|\b(?:is|are)\s(?:the\s)?\w+(?:\s(?:number|one|fraction|value))?$",
 )
-# Words in quotation marks are spoken of, so that `"Not Found" is 404` denies nothing. A quoted number stays.
+# Words in quotation marks are spoken of, so that `"Not Found" is 404` denies nothing. A quoted
+# number stays.
 _QUOTED = pattern(r"[\"“](?=[^\"“”]*[^\W\d_])[^\"“”\n]{1,80}[\"”]")
 
 
@@ -125,7 +154,8 @@ def stated_number(sentence: str, question: Question, *, alone: bool) -> Statemen
     bare_number = _whole(sentence) if alone and len(sentence) <= TAIL else Statement()
     if bare_number.numeral or len(sentence) > LONG:
         return bare_number
-    if alone and _INEXACT_BEFORE.fullmatch(sentence.strip()[:2].strip()):  # first, as `> 9` looks like a quote
+    # first, as `> 9` looks like a quote
+    if alone and _INEXACT_BEFORE.fullmatch(sentence.strip()[:2].strip()):
         return _DOUBT
     text = _prepared(sentence, question, alone=alone)
     if not numerals(text):
@@ -140,13 +170,20 @@ def stated_number(sentence: str, question: Question, *, alone: bool) -> Statemen
     adds = any(not question.states(numeral) for numeral in numerals(text))
 
     def holds(segment: str) -> bool:
-        """Return whether a number of the part may be the result: a new one, if the sentence has any."""
+        """Return whether a number of the part may be the result: a new one, if the sentence has
+        any.
+        """
         quantities = _candidates(segment)
-        if any(_follows(_COPULA, numeral, segment) or question.names(numeral, segment) for numeral in quantities):
+        if any(
+            _follows(_COPULA, numeral, segment) or question.names(numeral, segment)
+            for numeral in quantities
+        ):
             return True
         return any(not (adds and question.states(numeral)) for numeral in quantities)
 
-    clause = conclusion(text, holds, lambda segment: bool(numerals(segment)), question=question, numeric=True)
+    clause = conclusion(
+        text, holds, lambda segment: bool(numerals(segment)), question=question, numeric=True
+    )
     if DENIES.search(clause):
         return _DOUBT
     compared = _compared(clause, question)
@@ -156,7 +193,11 @@ def stated_number(sentence: str, question: Question, *, alone: bool) -> Statemen
     if not in_clause:
         return Statement()
     last = in_clause[-1]
-    if INSTRUCTS.search(clause) and not _follows(_RESULT, last, clause) and not question.names(last, clause):
+    if (
+        INSTRUCTS.search(clause)
+        and not _follows(_RESULT, last, clause)
+        and not question.names(last, clause)
+    ):
         return Statement()
     if _wavers(clause):
         return _DOUBT
@@ -164,7 +205,9 @@ def stated_number(sentence: str, question: Question, *, alone: bool) -> Statemen
 
 
 def _restated(text: str, question: Question) -> str:
-    """Return the part of a sentence that repeats all numbers of a question: "25% of 80 is 20, which leaves 60"."""
+    """Return the part of a sentence that repeats all numbers of a question: "25% of 80 is 20, which
+    leaves 60".
+    """
     if question.asked or not question.numbers:
         return text
     for segment in re.split(r",\s(?:which|leaving)\s|;\s", text):
@@ -182,7 +225,9 @@ def _whole(text: str) -> Statement:
 
 
 def _prepared(sentence: str, question: Question, *, alone: bool) -> str:
-    """Return a sentence without marks, quoted words, days of dates, and an approximation of its result."""
+    """Return a sentence without marks, quoted words, days of dates, and an approximation of its
+    result.
+    """
     sentence = sentence.replace("{,}", ",")
     text = plain(signed(sentence) if alone else sentence)
     text = signed(_QUOTED.sub(lambda quote: re.sub(r"[^\W_]", "q", quote[0]), text))
@@ -209,11 +254,15 @@ _EXPLAINS = pattern(
     r"\s{0,3}(?:$|[.;!(]|[,:–—]\s(?!\s{0,3}\$?\d)(?!or\b)",
     r"|(?:because|since|as|which|when|for|in|per|after|of them|of the|left)\b)",
 )
-_GOES_ON = pattern(r"\s?(?:or|and|to|plus|minus|times|divided|x|mod)\b|\s{0,3}[,;]?\s{0,3}(?:or|and|to)\s\S{0,3}\d")
+_GOES_ON = pattern(
+    r"\s?(?:or|and|to|plus|minus|times|divided|x|mod)\b|\s{0,3}[,;]?\s{0,3}(?:or|and|to)\s\S{0,3}\d"
+)
 
 
 def _leading(text: str) -> Statement:
-    """Return the number that an answer opens with, if what follows explains it: "55, the sum of 1 to 10"."""
+    """Return the number that an answer opens with, if what follows explains it: "55, the sum of 1
+    to 10".
+    """
     first = next(iter(numerals(text)), None)
     if first is None:
         return Statement()
@@ -234,12 +283,16 @@ def _wavers(clause: str) -> bool:
     """Return whether a clause only guesses. "3/4 or 0.75" says one thing twice."""
     hedges = {hedge[0].lower() for hedge in HEDGED.finditer(clause)}
     if hedges == {"or"}:
-        return len(numerals(clause)) > 1 and len({numeral.value for numeral in numerals(clause)}) > 1
+        return (
+            len(numerals(clause)) > 1 and len({numeral.value for numeral in numerals(clause)}) > 1
+        )
     return bool(hedges)
 
 
 def _compared(clause: str, question: Question) -> Statement | None:
-    """Return the number that a comparison answers with: "9.11 is smaller than 9.9"; None if it is none."""
+    """Return the number that a comparison answers with: "9.11 is smaller than 9.9"; None if it is
+    none.
+    """
     comparison = _COMPARED.search(clause)
     if comparison is None or not _COMPARES.search(clause, max(0, comparison.start() - 12)):
         return None
@@ -255,7 +308,9 @@ def _compared(clause: str, question: Question) -> Statement | None:
     named_quantity = _ASKS_TO_COMPARE.search(question.text)
     if named_quantity is None:
         return None
-    agrees = comparison[0].strip().lower().startswith(_MORE) == named_quantity[0].strip().lower().startswith(_MORE)
+    agrees = comparison[0].strip().lower().startswith(_MORE) == named_quantity[
+        0
+    ].strip().lower().startswith(_MORE)
     if not before and len(after) == 1 and not comparison[1]:  # "The larger number is 9.11"
         return Statement(after[0], clause) if agrees else _DOUBT
     if not before:
@@ -354,10 +409,14 @@ class _Segment(NamedTuple):
     text: str
 
     def has(self, quantities: list[Numeral]) -> bool:
-        return any(self.start <= numeral.start < self.start + len(self.text) for numeral in quantities)
+        return any(
+            self.start <= numeral.start < self.start + len(self.text) for numeral in quantities
+        )
 
     def with_subject(self, clause: str) -> str:
-        """Return its words, with those before it if it has no subject: "began in 1939 and ended in 1945"."""
+        """Return its words, with those before it if it has no subject: "began in 1939 and ended in
+        1945".
+        """
         if not self.start or not re.match(r"\w+(?:ed|s)\b", self.text):
             return self.text
         subject = _SUBJECT.match(clause)
@@ -371,12 +430,18 @@ def _segments(clause: str) -> list[_Segment]:
 
 
 def closest_segment(clause: str, question: Question, holds: Callable[[str], bool]) -> str:
-    """Return the coordinated part of a clause that repeats most of the question, among those that hold something."""
+    """Return the coordinated part of a clause that repeats most of the question, among those that
+    hold something.
+    """
     segments = [segment for segment in _segments(clause) if holds(segment.text)]
     if not segments:
         return clause
     overlaps = [question.overlap(segment.with_subject(clause)) for segment in segments]
-    closest = [segment for segment, overlap in zip(segments, overlaps, strict=True) if overlap == max(overlaps)]
+    closest = [
+        segment
+        for segment, overlap in zip(segments, overlaps, strict=True)
+        if overlap == max(overlaps)
+    ]
     return closest[0].text if len(closest) == 1 else clause
 
 
@@ -394,7 +459,12 @@ def _repeated(clause: str, quantities: list[Numeral], question: Question) -> Sta
     quantities = _in_digits(quantities) or quantities
     results = [numeral for numeral in quantities if _follows(_COPULA, numeral, clause)]
     last = quantities[-1:]
-    if not results and last and _follows(_APPOSED, last[0], clause) and not clause[last[0].end :].strip(" .!"):
+    if (
+        not results
+        and last
+        and _follows(_APPOSED, last[0], clause)
+        and not clause[last[0].end :].strip(" .!")
+    ):
         results = last
     if len({numeral.value for numeral in results}) == 1:
         return _exact(results[0], clause, question)
@@ -405,7 +475,9 @@ def _repeated(clause: str, quantities: list[Numeral], question: Question) -> Sta
 
 def _asked_for(candidates: list[Numeral], clause: str, question: Question) -> Numeral | None:
     """Return the only number that has the noun which the question asks for, such as "minutes"."""
-    labelled = [n for n in candidates if question.names(n, clause) and not _follows(_COMPOSITE, n, clause)]
+    labelled = [
+        n for n in candidates if question.names(n, clause) and not _follows(_COMPOSITE, n, clause)
+    ]
     return labelled[0] if len({numeral.value for numeral in labelled}) == 1 else None
 
 
@@ -422,9 +494,13 @@ def _candidates(clause: str) -> list[Numeral]:
     for numeral in numerals(clause):
         if any(start <= numeral.start < end for start, end in segments):
             continue
-        if any(words.match(clause, numeral.end) for words in (_OF_WORK, _DIFFERENCE, _OPERATOR_AFTER)):
+        if any(
+            words.match(clause, numeral.end) for words in (_OF_WORK, _DIFFERENCE, _OPERATOR_AFTER)
+        ):
             continue
-        if any(_follows(words, numeral, clause) for words in (_NAME_BEFORE, _ROOT, _OPERATOR_BEFORE)):
+        if any(
+            _follows(words, numeral, clause) for words in (_NAME_BEFORE, _ROOT, _OPERATOR_BEFORE)
+        ):
             continue
         quantities.append(numeral)
     return quantities
@@ -438,6 +514,8 @@ def _exact(numeral: Numeral, clause: str, question: Question) -> Statement:
     rounded = _follows(_ROUNDING, numeral, clause) and (
         numeral.value.denominator > 1 or question.rounds or "10^" in numeral.written
     )
-    if _follows(_ROOT, numeral, clause) or (_follows(_INEXACT_BEFORE, numeral, clause) and not rounded):
+    if _follows(_ROOT, numeral, clause) or (
+        _follows(_INEXACT_BEFORE, numeral, clause) and not rounded
+    ):
         return _DOUBT
     return Statement(numeral, clause)

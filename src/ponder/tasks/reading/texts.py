@@ -108,9 +108,23 @@ _NEXT_TO = pattern(
     r"\s(?:the\s)?$",
 )
 _PREDICATE = pattern(r"\b(?:is|was|are|refers to|means|would be)(?: the| an?)?\s[\"“'‘`]?$")
-_PRONOUNS = frozenset(("it", "is", "was", "the", "they", "he", "she", "has", "its", "this", "we", "you", "not"))
+_PRONOUNS = frozenset(
+    ("it", "is", "was", "the", "they", "he", "she", "has", "its", "this", "we", "you", "not")
+)
 _DENIES = pattern(
-    any_of("not", "never", "than", "unlike", "except", "without", "nor", "neither", "cannot", "nobody", "least"),
+    any_of(
+        "not",
+        "never",
+        "than",
+        "unlike",
+        "except",
+        "without",
+        "nor",
+        "neither",
+        "cannot",
+        "nobody",
+        "least",
+    ),
     r"|n['’]t\b|\b(?:instead|rather) (?:of|than)\b",
 )
 _SPLIT_ITEMS = pattern(r"\s{0,9}(?:[,;\n、，]|→|->|[<>])\s{0,9}(?:and\s|then\s)?|\s(?:and|&)\s")
@@ -130,10 +144,14 @@ _ABBREVIATION = re.compile(r"\b(mt|st|dr)\.?(?=\s)")
 
 
 def simplified(text: str) -> str:
-    """Return a text as it is compared: without case, subscripts, marks, articles and the spaces around signs."""
+    """Return a text as it is compared: without case, subscripts, marks, articles and the spaces
+    around signs.
+    """
     text = unicodedata.normalize("NFKC", joined_initials(undecorated(text))).casefold()
     text = _POWER.sub(r"\1", _FUNCTION.sub(r"\1", text))
-    text = _ROOT_SIGN.sub(lambda root: f"√{root[1] or root[2]}", text.replace("\\pi", "π").replace("\\cdot", "·"))
+    text = _ROOT_SIGN.sub(
+        lambda root: f"√{root[1] or root[2]}", text.replace("\\pi", "π").replace("\\cdot", "·")
+    )
     text = _ABBREVIATION.sub(lambda short: _ABBREVIATIONS[short[1]], text)
     text = " ".join(text.replace("’", "'").split())
     text = re.sub(r"\s?([^\w\s'])\s?", r"\1", text)
@@ -142,7 +160,8 @@ def simplified(text: str) -> str:
 
 def same_text(parsed: str, gold: str) -> bool:
     """Return whether two answers are equal as numbers or texts, or as lists in the same order."""
-    if len(parsed) > TOO_LONG > len(gold):  # also because `normalize` takes quadratic time on many marks in a row
+    # also because `normalize` takes quadratic time on many marks in a row
+    if len(parsed) > TOO_LONG > len(gold):
         return False
     if _same_item(parsed, gold):
         return True
@@ -203,7 +222,8 @@ def listed(text: str, gold: Sequence[str]) -> list[list[str]]:
     return lists
 
 
-# What stands between the items of a list in a sentence: "3 comes first, followed by 7 and finally 9"
+# What stands between the items of a list in a sentence: "3 comes first, followed by 7 and finally
+# 9"
 _BETWEEN_ITEMS = pattern(
     r"(?:[\s,;:.<>×*&/()\"“”'`→-]|",
     any_of(
@@ -214,8 +234,12 @@ _BETWEEN_ITEMS = pattern(
 )
 
 
-def names_items(text: str, gold: Sequence[str], question: Question, *, any_order: bool = False) -> bool:
-    """Return whether a clause names these items and no others: "3 comes first, followed by 7 and finally 9"."""
+def names_items(
+    text: str, gold: Sequence[str], question: Question, *, any_order: bool = False
+) -> bool:
+    """Return whether a clause names these items and no others: "3 comes first, followed by 7 and
+    finally 9".
+    """
     if len(text) > LONG or len(gold) > 50:
         return False
     spans = []
@@ -262,12 +286,16 @@ def _whole(item: str) -> re.Pattern[str]:
 
 
 def explicit_yes_no(sentence: str) -> str | None:
-    """Return "yes" or "no" if a sentence says so in a word: "No, …", "The claim is false.", "It does."; else None."""
+    """Return "yes" or "no" if a sentence says so in a word: "No, …", "The claim is false.", "It
+    does."; else None.
+    """
     if len(sentence) > LONG or _BOTH.search(sentence):
         return None
     if _SAYS_NOT.search(sentence):
         return "no"
-    words = [(match[1] or match[2] or match[3]).lower() for match in _SAYS_YES_NO.finditer(sentence)]
+    words = [
+        (match[1] or match[2] or match[3]).lower() for match in _SAYS_YES_NO.finditer(sentence)
+    ]
     opens = _OPENS_YES_NO.match(sentence)
     if opens:
         words.append(opens[1].lower())
@@ -301,26 +329,40 @@ def _same_comparison(clause: str, question: Question) -> bool:
     asked = re.search(r"\bthan\b(.*)", question.text)
     if compared is None or asked is None:
         return True
-    return not set(stems(compared[1])).isdisjoint(stems(asked[1])) and not set(stems(clause[: compared.start()])) & set(
-        stems(asked[1])
-    )
+    return not set(stems(compared[1])).isdisjoint(stems(asked[1])) and not set(
+        stems(clause[: compared.start()])
+    ) & set(stems(asked[1]))
 
 
 def _of_pronoun(clause: str, question: Question) -> bool:
-    """Return whether a clause says of "it" what the question asks: "It isn't flat" to "Is the Earth flat?"."""
+    """Return whether a clause says of "it" what the question asks: "It isn't flat" to "Is the Earth
+    flat?".
+    """
     pronoun = re.match(
         r"\W*(?:it|they|he|she)(?:['’]s|['’]re|\s(?:is|are|was|were|does|do|can|has|have)(?:n['’]t)?)\b",
         clause,
         re.IGNORECASE,
     )
-    ordered = [term for term in stems(question.text.rstrip(" ?").rpartition(". ")[2]) if term in question.asked]
+    ordered = [
+        term
+        for term in stems(question.text.rstrip(" ?").rpartition(". ")[2])
+        if term in question.asked
+    ]
     return pronoun is not None and bool(ordered) and stems(clause)[:1] == ordered[-1:]
 
 
 def new_words(text: str, question: Question) -> list[str]:
-    """Return the words of a text that could be an answer: not those of the question, verbs and asides."""
-    words = [term for term in _WORD.findall(text) if term.casefold() not in FUNCTION_WORDS and term != "s"]
-    words = [term for term in words if stem(term) not in _VERBS | _ASIDES and not term.endswith("ly")]
+    """Return the words of a text that could be an answer: not those of the question, verbs and
+    asides.
+    """
+    words = [
+        term
+        for term in _WORD.findall(text)
+        if term.casefold() not in FUNCTION_WORDS and term != "s"
+    ]
+    words = [
+        term for term in words if stem(term) not in _VERBS | _ASIDES and not term.endswith("ly")
+    ]
     return [term for term in words if not question.repeats(term)]
 
 
@@ -329,12 +371,15 @@ def is_verb(term: str) -> bool:
 
 
 def asserts(clause: str, gold: str, question: Question) -> bool:
-    """Return whether a clause names `gold` as its answer: as a whole, not denied, not as one of several.
+    """Return whether a clause names `gold` as its answer: as a whole, not denied, not as one of
+    several.
 
     What stands next to it must be a word of the question or one that can't be part of the answer.
     """
     text = " ".join(unicodedata.normalize("NFKC", clause[: LONG + 1]).split())
-    target = _ARTICLE.sub("", " ".join(unicodedata.normalize("NFKC", joined_initials(undecorated(gold))).split()))
+    target = _ARTICLE.sub(
+        "", " ".join(unicodedata.normalize("NFKC", joined_initials(undecorated(gold))).split())
+    )
     if gold[:1].isupper():
         text = _without_accents(text)
         target = _without_accents(target)
@@ -347,12 +392,17 @@ def asserts(clause: str, gold: str, question: Question) -> bool:
         before = text[: match.start()]
         after = text[match.end() :]
         proper = match[0][:1].isupper()
-        # A word of the question answers it only as the subject ("Feathers are heavier") or after "is" ("the verb is").
+        # A word of the question answers it only as the subject ("Feathers are heavier") or after
+        # "is" ("the verb is").
         as_subject = _opens(before) and not new_words(after, question)
         as_predicate = bool(_PREDICATE.search(before)) and not new_words(before, question)
         if repeated and not (as_subject or as_predicate):
             continue
-        if _DENIES.search(before) or _NEXT_TO.search(before) or not _may_precede(before, question, proper=proper):
+        if (
+            _DENIES.search(before)
+            or _NEXT_TO.search(before)
+            or not _may_precede(before, question, proper=proper)
+        ):
             continue
         if _may_follow(after, question) or _is_subject(before, after, question, proper=proper):
             return True
@@ -367,7 +417,9 @@ def _without_accents(text: str) -> str:
 
 
 def _inflected(target: str, question: Question) -> str:
-    """Return the pattern of a text as whole words, in the singular and plural if the question doesn't ask for one."""
+    """Return the pattern of a text as whole words, in the singular and plural if the question
+    doesn't ask for one.
+    """
     plain_word = len(target) > 3 and target[-1].isalpha()
     if plain_word and not question.mentions("plural", "singular", "spell", "tense", "form of"):
         return rf"(?<![\w-]){re.escape(target.removesuffix('s'))}(?:e?s)?(?![\w-])"
@@ -380,7 +432,9 @@ def _opens(before: str) -> bool:
 
 
 def _same_direction(clause: str, question: Question) -> bool:
-    """Return whether a comparison is made with a word of the question: "heavier than", not "lighter than"."""
+    """Return whether a comparison is made with a word of the question: "heavier than", not "lighter
+    than".
+    """
     compared = re.search(r"(\w+) than\b", clause)
     return compared is None or stem(compared[1]) in question.words
 
@@ -407,9 +461,11 @@ def _may_precede(before: str, question: Question, *, proper: bool) -> bool:
     if last is None or re.search(r"[?:=→\"“'`(*]\s?$", before):
         return True
     term = last[1].casefold()
-    if proper and before.endswith(", ") and stem(term) in question.words | _ASIDES:  # "our own planet, Earth"
+    # "our own planet, Earth"
+    if proper and before.endswith(", ") and stem(term) in question.words | _ASIDES:
         return True
-    if re.search(r"[,;/&]\s?$|\b(?:and|or)\s?$", before, re.IGNORECASE):  # one of several, unless "So, 9"
+    # one of several, unless "So, 9"
+    if re.search(r"[,;/&]\s?$|\b(?:and|or)\s?$", before, re.IGNORECASE):
         return term in ("so", "yes", "answer", "well", "therefore", "thus", "hence", "is", "then")
     if term in FUNCTION_WORDS or re.search(r"['’](?:s|re|d|ll|m)$", term):
         return True
@@ -422,7 +478,9 @@ def _may_follow(after: str, question: Question) -> bool:
     """Return whether an answer may stand before these words."""
     if re.match(r"\s?[/&+]|,?\sor\s", after):
         return False
-    coordinated = re.match(r",?\sand\s(?:(?:first|later|then|also|originally|was|is)\s)?([\w'’]+)", after)
+    coordinated = re.match(
+        r",?\sand\s(?:(?:first|later|then|also|originally|was|is)\s)?([\w'’]+)", after
+    )
     if coordinated:  # a verb begins a clause: "Plants take in oxygen and release …"
         term = coordinated[1].casefold()
         return is_verb(term) or term in _PRONOUNS or term.endswith("ed")
@@ -437,14 +495,19 @@ def _may_follow(after: str, question: Question) -> bool:
     return stem(term) in question.words | _VERBS | _ASIDES
 
 
-_AREA_UNIT = re.compile(r"(?:\ssquare|\scubic)?\s(?:units?|cm|m|km|in|ft)[²³]?$")  # "9π square units"
+# "9π square units"
+_AREA_UNIT = re.compile(r"(?:\ssquare|\scubic)?\s(?:units?|cm|m|km|in|ft)[²³]?$")
 
 
 def same_answer_text(parsed: str, gold: str, question: Question) -> bool:
-    """Return whether two texts are equal, or would be with the words of the question that one of them leaves out."""
+    """Return whether two texts are equal, or would be with the words of the question that one of
+    them leaves out.
+    """
     if same_text(parsed, gold):
         return True
-    if _with_adjective(parsed, gold, question) or (question.mentions(r"\bwho\b") and _is_surname(parsed, gold)):
+    if _with_adjective(parsed, gold, question) or (
+        question.mentions(r"\bwho\b") and _is_surname(parsed, gold)
+    ):
         return True
     if same_text(_AREA_UNIT.sub("", parsed), gold):
         return True
@@ -453,18 +516,25 @@ def same_answer_text(parsed: str, gold: str, question: Question) -> bool:
 
 
 def _with_adjective(parsed: str, gold: str, question: Question) -> bool:
-    """Return whether a text adds only a word of the question to the right answer: "Japanese yen" for "Yen" of Japan."""
+    """Return whether a text adds only a word of the question to the right answer: "Japanese yen"
+    for "Yen" of Japan.
+    """
     words = simplified(re.sub(r"\s?\([^()]*\)", "", parsed)).split()
     added = words[: -len(simplified(gold).split())]
     if not added or " ".join(words[len(added) :]) != simplified(gold):
         return False
     return all(
-        any(term.startswith(asked_word[:5]) and len(asked_word) > 3 for asked_word in question.words) for term in added
+        any(
+            term.startswith(asked_word[:5]) and len(asked_word) > 3 for asked_word in question.words
+        )
+        for term in added
     )
 
 
 def _is_surname(parsed: str, gold: str) -> bool:
-    """Return whether a text is the last of the names of a person: "Einstein", "Einstein did" for "Albert Einstein"."""
+    """Return whether a text is the last of the names of a person: "Einstein", "Einstein did" for
+    "Albert Einstein".
+    """
     names = gold.split()
     if not 2 <= len(names) <= 3 or not all(name[:1].isupper() and name.isalpha() for name in names):
         return False
@@ -472,7 +542,9 @@ def _is_surname(parsed: str, gold: str) -> bool:
 
 
 def complement(clause: str, question: Question) -> str:
-    """Return what a clause adds to its question: "Canberra" of "The capital of Australia is Canberra"."""
+    """Return what a clause adds to its question: "Canberra" of "The capital of Australia is
+    Canberra".
+    """
     if len(clause) > LONG:
         return clause
     segments = _LINK.split(clause, maxsplit=1)
@@ -492,7 +564,9 @@ def chosen_alternative(clause: str, question: Question) -> str | None:
     """
     passages = {}
     for alternative in question.alternatives:
-        match = re.search(rf"(?<![\w-]){re.escape(_ARTICLE.sub('', alternative))}(?![\w-])", clause, re.IGNORECASE)
+        match = re.search(
+            rf"(?<![\w-]){re.escape(_ARTICLE.sub('', alternative))}(?![\w-])", clause, re.IGNORECASE
+        )
         if match:
             passages[alternative] = match.start()
     in_order = sorted(passages, key=lambda alternative: passages[alternative])
@@ -506,5 +580,7 @@ def chosen_alternative(clause: str, question: Question) -> str | None:
         return None
     if agrees:
         return in_order[0]
-    alternatives_left = [alternative for alternative in question.alternatives if alternative != in_order[0]]
+    alternatives_left = [
+        alternative for alternative in question.alternatives if alternative != in_order[0]
+    ]
     return alternatives_left[0] if len(alternatives_left) == 1 else None

@@ -1,4 +1,5 @@
-"""Generates Tents puzzles: place a tent beside each tree; row and column sums are given, and no two tents touch.
+"""Generates Tents puzzles: place a tent beside each tree; row and column sums are given, and no two
+tents touch.
 
 After Estermann & Wattenhofer 2025, who ask for the filled grid in one answer; size = rows ×
 columns. Their prompt isn't published, so this one is ours, with their cell codes. Any grid that
@@ -54,7 +55,8 @@ MOST_SHOTS = 100
 @dataclass(frozen=True)
 class Tents(Task, Drawable):
     difficulty: Difficulty = "easy"  # easy or tricky, as in Simon Tatham's puzzle collection
-    ids: Path | None = None  # a file of game ids, one per line, to ask instead of generating puzzles
+    # a file of game ids, one per line, to ask instead of generating puzzles
+    ids: Path | None = None
     shots: int = 0  # examples in the prompt: other puzzles, of 4 × 4 cells, with their solutions
 
     default_sizes = (16, 20, 25, 30, 36, 42, 49, 56, 64, 72, 81, 90, 100)
@@ -69,7 +71,9 @@ class Tents(Task, Drawable):
             super().check_size(size)
             return
         if size > LARGEST:
-            message = f"tents can be made with at most {LARGEST:,} cells (rows × columns), not {size:,}"
+            message = (
+                f"tents can be made with at most {LARGEST:,} cells (rows × columns), not {size:,}"
+            )
             raise UserError(message, hint="size = [16, 36, 64, 100]")
         sides = shape(size)
         # There are only ten tricky puzzles of 4×5, and few of 4×6.
@@ -78,7 +82,9 @@ class Tents(Task, Drawable):
             sizes = [n for n in range(smallest, 2 * max(size, 16)) if shape(n) and n != size]
             nearest = sorted(sizes, key=lambda n: (abs(n - size), n))[:3]
             hint = f"the nearest sizes are {', '.join(map(str, nearest))}"
-            raise UserError(f"{self.difficulty} tents can't be made at size {size} (rows × columns)", hint=hint)
+            raise UserError(
+                f"{self.difficulty} tents can't be made at size {size} (rows × columns)", hint=hint
+            )
 
     def fixed(self) -> list[Problem] | None:
         if not self.ids:
@@ -149,7 +155,9 @@ def _problem(puzzle: Puzzle, facts: dict[str, object], shots: int) -> Problem:
 
 
 def _puzzle_text(puzzle: Puzzle) -> str:
-    return GIVEN.format(grid=_rows(puzzle.grid()), columns=list(puzzle.columns), rows=list(puzzle.rows))
+    return GIVEN.format(
+        grid=_rows(puzzle.grid()), columns=list(puzzle.columns), rows=list(puzzle.rows)
+    )
 
 
 def _examples(problem: Puzzle, shots: int) -> str:

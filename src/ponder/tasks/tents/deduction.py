@@ -32,9 +32,20 @@ class State:
     A cell that is neither tree, tent nor blank is grass.
     """
 
-    __slots__ = ("blank", "board", "columns", "counted", "lone_tents", "lone_trees", "rows", "tents")
+    __slots__ = (
+        "blank",
+        "board",
+        "columns",
+        "counted",
+        "lone_tents",
+        "lone_trees",
+        "rows",
+        "tents",
+    )
 
-    def __init__(self, board: Board, trees: int, columns: tuple[int, ...], rows: tuple[int, ...]) -> None:
+    def __init__(
+        self, board: Board, trees: int, columns: tuple[int, ...], rows: tuple[int, ...]
+    ) -> None:
         self.board = board
         self.columns = columns
         self.rows = rows

@@ -15,7 +15,9 @@ def drawings(puzzle: Puzzle, answer: Grid | None) -> Iterator[Drawing]:
     if answer is None:
         yield _draw("puzzle", puzzle, puzzle.grid(), "no grid in the answer")
     elif puzzle.check(answer) in ("wrong shape", "unknown cell"):
-        yield _draw("puzzle", puzzle, puzzle.grid(), "the answer's grid does not have the puzzle's shape")
+        yield _draw(
+            "puzzle", puzzle, puzzle.grid(), "the answer's grid does not have the puzzle's shape"
+        )
     else:
         yield _draw("answer", puzzle, answer)
     solution = puzzle.any_solution()

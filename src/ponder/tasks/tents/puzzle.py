@@ -36,7 +36,9 @@ class Puzzle:
         if self.width < 1 or self.height < 1:
             raise ValueError("the grid has no cells")
         if (len(self.columns), len(self.rows)) != (self.width, self.height):
-            raise ValueError(f"expected {self.width + self.height} sums, got {len(self.columns) + len(self.rows)}")
+            raise ValueError(
+                f"expected {self.width + self.height} sums, got {len(self.columns) + len(self.rows)}"
+            )
         if self.trees < 0 or self.trees & ~self.board.cells:
             raise ValueError("a tree stands outside the grid")
         if not all(0 <= tents <= self.height for tents in self.columns):

@@ -1,9 +1,12 @@
-"""Stands in for vLLM's server in tests: the same flags and pages, a child process like its engine, and real weights.
+"""Stands in for vLLM's server in tests: the same flags and pages, a child process like its engine,
+and real weights.
 
-Pocket weights are run by Ponder's own engine, asked by token ids. A chat is answered with the sum that it asks for,
-encoded by the folder's tokenizer. The variable FAKE_VLLM holds faults, as JSON: `fail` (lines of a log, and it ends),
-`die_after` (answers until it is killed, as if memory ran out; only where `die_once` names no file yet), `hold_after`
-(answers until it gives no more), `no_reload` (a status), `no_adapter`, `other_name`, `answers_as`, `other_ids`, `other_prompt`, `no_ids`. `record` names a file to which each start and page is written.
+Pocket weights are run by Ponder's own engine, asked by token ids. A chat is answered with the sum
+that it asks for, encoded by the folder's tokenizer. The variable FAKE_VLLM holds faults, as JSON:
+`fail` (lines of a log, and it ends), `die_after` (answers until it is killed, as if memory ran out;
+only where `die_once` names no file yet), `hold_after` (answers until it gives no more), `no_reload`
+(a status), `no_adapter`, `other_name`, `answers_as`, `other_ids`, `other_prompt`, `no_ids`.
+`record` names a file to which each start and page is written.
 """
 
 from __future__ import annotations
@@ -52,7 +55,10 @@ class Server:
         self.weights = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
 
     def ids(self, text: str) -> list[int]:
-        return [n + bool(FAULTS.get("other_ids")) for n in self.tokenizer.encode(text, add_special_tokens=False).ids]
+        return [
+            n + bool(FAULTS.get("other_ids"))
+            for n in self.tokenizer.encode(text, add_special_tokens=False).ids
+        ]
 
     async def models(self, request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": name} for name in sorted(self.names)]})
@@ -105,7 +111,9 @@ class Server:
             os.kill(os.getpid(), signal.SIGKILL)
         return None
 
-    def reply(self, body: dict[str, Any], prompt: list[int], ids: list[int], text: str) -> dict[str, Any]:
+    def reply(
+        self, body: dict[str, Any], prompt: list[int], ids: list[int], text: str
+    ) -> dict[str, Any]:
         record("asked", body["model"], self.weights, body.get("chat_template_kwargs"))
         most = body.get("max_tokens") or self.room - len(prompt)
         finish = "length" if len(ids) > most else "stop"
@@ -116,7 +124,9 @@ class Server:
             choice |= known
         usage = {"prompt_tokens": len(prompt), "completion_tokens": len(ids[:most])}
         message = {"message": {"role": "assistant", "content": text}, "text": text}
-        whole = {"prompt_token_ids": choice.pop("prompt_token_ids")} if "chat" in body and known else {}
+        whole = (
+            {"prompt_token_ids": choice.pop("prompt_token_ids")} if "chat" in body and known else {}
+        )
         return {
             "model": FAULTS.get("answers_as", body["model"]),
             "choices": [choice | message],
@@ -130,10 +140,16 @@ class Server:
         if refused := self.refused(body, prompt):
             return refused
         numbers = re.search(r"What is ([\d +-]+)\?", body["messages"][-1]["content"])
-        total = sum(map(int, numbers[1].replace(" ", "").replace("-", "+-").split("+"))) if numbers else 0
+        total = (
+            sum(map(int, numbers[1].replace(" ", "").replace("-", "+-").split("+")))
+            if numbers
+            else 0
+        )
         text = f"We add.</think>\n<answer>{total}</answer>"
         end = self.ids(self.tokenizer.id_to_token(0) or "")[:1]
-        return web.json_response(self.reply({**body, "chat": 1}, prompt, self.ids(text) + end, text))
+        return web.json_response(
+            self.reply({**body, "chat": 1}, prompt, self.ids(text) + end, text)
+        )
 
     async def completions(self, request: web.Request) -> web.Response:
         from ponder.models._batch import Generation, generate_all
