@@ -73,8 +73,8 @@ def reply(
     answer: str,
     *,
     thinking: str = "",
-    length: Length = Length(),
-    **more: Any,  # noqa: B008
+    length: Length = Length(),  # noqa: B008
+    **more: Any,
 ) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": "" if length.cut else answer}
     if thinking:

@@ -121,8 +121,8 @@ class Dpo(Ordered, DPOTrainer):  # type: ignore[misc]
     def _prepare_dataset(
         self,
         dataset: Any,
-        processing_class: Any,
-        args: Any,
+        processing_class: Any,  # noqa: ARG002
+        args: Any,  # noqa: ARG002
         dataset_name: str,  # noqa: ARG002
     ) -> Any:
         return dataset

@@ -43,11 +43,11 @@ class Log(TrainerCallback):
 
     def on_step_begin(
         self,
-        args: Any,
+        args: Any,  # noqa: ARG002
         state: Any,
-        control: Any,
+        control: Any,  # noqa: ARG002
         optimizer: Any = None,
-        **_: Any,  # noqa: ARG002
+        **_: Any,
     ) -> None:
         if self.job.rl and state.global_step % self.job.rl.method.inner == 0:
             while hasattr(optimizer, "optimizer"):  # inside what accelerate or DeepSpeed wrap it in
@@ -56,11 +56,11 @@ class Log(TrainerCallback):
 
     def on_log(
         self,
-        args: Any,
+        args: Any,  # noqa: ARG002
         state: Any,
-        control: Any,
+        control: Any,  # noqa: ARG002
         logs: dict[str, Any] | None = None,
-        **_: Any,  # noqa: ARG002
+        **_: Any,
     ) -> None:
         if not logs or "loss" not in logs:
             return
@@ -251,11 +251,11 @@ def main(path: Path) -> None:
     try:
         run(read_job(path))
     except BaseException as error:
-        said = f"training with TRL failed: {type(error).__name__}: {error}"
-        known = isinstance(error, UserError)
-        what, where, hint = (
-            (error.what, error.where, error.hint) if known else (said[:2000], "", "")
-        )  # type: ignore[attr-defined]
+        if isinstance(error, UserError):
+            what, where, hint = error.what, error.where, error.hint
+        else:
+            what = f"training with TRL failed: {type(error).__name__}: {error}"[:2000]
+            where = hint = ""
         new = path.parent / f"failure.{os.getpid()}"
         new.write_text(json.dumps({"what": what, "where": where, "hint": hint}), "utf-8")
         # the first is the cause, others only lost their partner

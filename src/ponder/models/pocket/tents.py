@@ -100,7 +100,7 @@ class TentsCodec(PocketCodec):
     def lesson(
         self,
         request: Request,
-        style: Style = "plain",
+        style: Style = "plain",  # noqa: ARG002
         rng: random.Random | None = None,  # noqa: ARG002
     ) -> Example | None:
         puzzle = Puzzle.from_id(request.problem.gold)
