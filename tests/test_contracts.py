@@ -170,7 +170,7 @@ def test_scaffold_passes(kind: str, tmp_path: Path) -> None:
 # One fault per line of the interface: what is put into a scaffold, and what `check` must say about
 # it.
 FAULTS = [
-    ("task", '"""Asks `', '"""Asks, `\n', "must begin with one whole sentence"),
+    ("task", '"""Asks `', '"""Asks, `\n\n', "must begin with one whole sentence"),
     ("task", "default_sizes = (2, 4, 8)", "default_sizes = ()", "which sizes"),
     ("task", "random.Random(seed)", "random.Random()", "two different problems"),
     ("task", "Problem(text, size,", "Problem(text, 7,", "its size is 7"),

@@ -126,7 +126,7 @@ def _not_run(
 
 
 def _docstring(plugin: type[Plugin]) -> Iterator[str]:
-    first = (inspect.getdoc(inspect.getmodule(plugin)) or "").partition("\n")[0]
+    first = (inspect.getdoc(inspect.getmodule(plugin)) or "").partition("\n\n")[0]
     if not first.endswith((".", "?")):
         yield "the file's docstring must begin with one whole sentence, which `ponder list` shows"
 
