@@ -131,12 +131,14 @@ def sums(data: Columns) -> Sums:
     y = np.log(attempts.tokens)
     truncated = attempts.truncated
     observed = ~truncated
-    columns = [observed, observed * y, observed * (y**2 + ROUNDING**2)]
+    count = summed(observed, attempts.problem)
+    total = summed(observed * y, attempts.problem)
+    squares = summed(observed * (y**2 + ROUNDING**2), attempts.problem)
     first_attempt = np.unique(attempts.problem, return_index=True)[1]
     return Sums(
         sizes=sizes,
         size_of=size_index[first_attempt].astype(np.int64),
-        observed=np.column_stack([summed(column, attempts.problem) for column in columns]),
+        observed=np.column_stack([count, total, squares]),
         censored=_censored(
             attempts.problem[truncated], y[truncated], np.ones(int(truncated.sum()))
         ),

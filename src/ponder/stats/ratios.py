@@ -203,7 +203,7 @@ def token_logs(pair: Pair) -> TokenLogs | None:
     if fewest == 0:
         return None
     degree = min(1, fewest - 1)
-    if len(np.intersect1d(*observed_sizes)) > 3:
+    if len(np.intersect1d(observed_sizes[0], observed_sizes[1])) > 3:
         degree = 2
     first = _logs(totals[0], pair.first, degree)
     second = _logs(totals[1], pair.second, degree)
