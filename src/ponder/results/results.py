@@ -29,7 +29,7 @@ from ponder.run.caps import currency
 from ponder.store.equal_answers import with_ballots
 from ponder.store.store import Store
 from ponder.study.cell import StudyCell
-from ponder.study.labels import model_labels, task_labels, variant_labels
+from ponder.study.labels import cells_called, model_labels, task_labels, unknown_name
 
 if TYPE_CHECKING:
     from ponder.run.adaptive import Decision
@@ -227,21 +227,21 @@ class Results:
 
         Models and tasks are named by their labels.
         """
-        models = {cell.label.model for cell in self.study.cells}
-        if model and model not in models:
-            raise UserError(
-                f"this study has no model `{model}`", hint=plugins.nearest(model, models)
-            )
-        tasks = {cell.label.task for cell in self.study.cells}
-        if task and task not in tasks:
-            raise UserError(f"this study has no task `{task}`", hint=plugins.nearest(task, tasks))
+        if model and not cells_called(self.study.cells, "model", model):
+            raise unknown_name(self.study.cells, "model", model)
+        if task and not cells_called(self.study.cells, "task", task):
+            raise unknown_name(self.study.cells, "task", task)
+        cells = self.cells
+        if model:
+            cells = cells_called(cells, "model", model)
+        if task:
+            cells = cells_called(cells, "task", task)
         problem_id = problem.id if isinstance(problem, Problem) else problem
         with Store(self.store) as store:
-            for cell in self.cells:
-                if model in ("", cell.label.model) and task in ("", cell.label.task):
-                    for done in store.attempts(cell):
-                        if problem_id in ("", done.attempt.problem.id):
-                            yield Transcript(cell, done.attempt)
+            for cell in cells:
+                for done in store.attempts(cell):
+                    if not problem_id or done.attempt.problem.id == problem_id:
+                        yield Transcript(cell, done.attempt)
 
     def attempt(
         self,
@@ -384,12 +384,6 @@ def compare(results: Results, a: str = "", b: str = "", *, margin: float = 0.03)
             f"results are compared, not {results!r:.60}",
             hint="ponder.compare(study.results(), a, b)",
         )
-    labels = variant_labels(results.outcomes).values()
-    for label in (a, b):
-        if label and label not in labels:
-            raise UserError(
-                f"there are no attempts of a model `{label}`", hint=plugins.nearest(label, labels)
-            )
     settings = {"name": "compare", "a": a, "b": b, "margin": margin}
     figure = build("figures", settings, "compare", results.study.folder)
     tables = figure.estimate(results.outcomes)

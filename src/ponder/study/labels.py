@@ -490,9 +490,19 @@ def in_words(
     return texts
 
 
-def is_called(label: Label, noun: str, name: str) -> bool:
-    """Tell whether a user's name for a `model`, a `variant` or a `task` is this label's."""
-    return bool(getattr(label, noun) == name)
+def cells_called(cells: Iterable[StudyCell], noun: str, name: str) -> list[StudyCell]:
+    """Return the cells that a user means by the name of a model, a variant or a task."""
+    return [cell for cell in cells if getattr(cell.label, noun) == name]
+
+
+def unknown_name(cells: Iterable[StudyCell], noun: str, name: str) -> UserError:
+    """Return the error for a name that `cells_called` finds nothing for."""
+    names: dict[str, None] = {}
+    for cell in cells:
+        if noun == "model":
+            names[cell.label.variant] = None
+        names[getattr(cell.label, noun)] = None
+    return UserError(f"this study has no {noun} `{name}`", hint=nearest(name, names))
 
 
 def group_label(
@@ -522,9 +532,7 @@ def chosen_variant(outcomes: Sequence[Outcome], name: str = "", *, but: bytes = 
     for key, text in names.items():
         if text == name:
             return key
-    raise UserError(
-        f"the reference `{name}` is no model of this study", hint=nearest(name, names.values())
-    )
+    raise UserError(f"this study has no model `{name}`", hint=nearest(name, names.values()))
 
 
 def _comparable(cell: Cell) -> dict[str, Any]:

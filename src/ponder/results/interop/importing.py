@@ -27,6 +27,7 @@ from ponder.results.interop.eval_logs import DAMAGED, Log, Sample, Score
 from ponder.results.study import Study
 from ponder.store.store import Done, Store
 from ponder.study.cell import StudyCell
+from ponder.study.labels import cells_called
 
 MARK = "# Written by `ponder import`"  # so that only its own files are written over
 BATCH = 500  # attempts that are in memory together
@@ -168,7 +169,7 @@ def import_logs(
         for task, judge in judges.items():
             cells = [cell for cell in study.cells if cell.task.title() == task]
             for label, model in models.items():
-                mine = {cell.size: cell for cell in cells if cell.label.model == label}
+                mine = {cell.size: cell for cell in cells_called(cells, "model", label)}
                 _store(opened, mine, _attempts(model, task, judge, size, result), result)
     return result
 
