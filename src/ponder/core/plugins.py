@@ -371,7 +371,7 @@ def _check_capabilities(kind: str, noun: str, name: str, cls: type[Plugin]) -> N
         if issubclass(cls, capability):
             continue
         declared = [method for method in vars(capability) if not method.startswith("_")]
-        abstract = getattr(capability, "__abstractmethods__", frozenset())
+        abstract: frozenset[str] = getattr(capability, "__abstractmethods__", frozenset())
         required = [method for method in declared if method in abstract]
         for method in required or declared:
             if inspect.isroutine(vars(cls).get(method)):
