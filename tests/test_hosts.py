@@ -21,10 +21,9 @@ from ponder.models.oracle import Oracle
 from ponder.models.pocket import Pocket
 from ponder.models.vllm import Vllm
 from ponder.run import workers
-from ponder.run.pickling import packed, unpacked
+from ponder.run.progress import Tally
 from ponder.run.run import run
-from ponder.run.run_stats import Tally
-from ponder.run.workers import Hosted, HostLost, received
+from ponder.run.workers import Hosted, HostLost, packed, received, unpacked
 from ponder.store.store import Store
 from ponder.study.cell import Cell, Hosting, Resources
 from ponder.tasks.chain_sum import ChainSum
