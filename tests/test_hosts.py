@@ -142,11 +142,13 @@ def test_a_run_with_lost_hosts_stores_what_it_stores_without_them(tmp_path) -> N
 
 
 def test_a_cap_holds_for_hosts_too(tmp_path) -> None:
+    short = [{**TABLE["model"][0], "budget": 500}]
     tokens = sum(
         o.prompt_tokens + o.thinking_tokens + o.answer_tokens
-        for o in stored(tmp_path / "here.db")[0]
+        for o in stored(tmp_path / "here.db", model=short)[0]
     )
-    _, tally = stored(tmp_path / "s.db", FakeCluster([[3], []]), max_tokens=tokens, cap_per="run")
+    cluster = FakeCluster([[3], []])
+    _, tally = stored(tmp_path / "s.db", cluster, model=short, max_tokens=tokens, cap_per="run")
     assert tally.ledger.capped
     assert 0 < tally.tokens < tokens
 
