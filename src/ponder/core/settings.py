@@ -231,16 +231,20 @@ def base(given: Any, folder: Path | None) -> Path | None:
 
 
 def _path(folder: Path | None, given: Any) -> Path:
-    path: Path = (base(given, folder) or Path()) / given
+    """Return the path of a file of the user's own study. Raise `UserError` for a stored study.
+
+    A stored study may be somebody else's: it must not choose which files are opened here.
+    """
+    parent = base(given, folder)
+    if parent is None:
+        what = f"the file {str(given)!r:.80} is not read, because only a store names it"
+        hint = "if you trust it, name its study, as in `ponder view STUDY.toml`"
+        raise UserError(what, hint=hint)
+    path: Path = parent / given
     try:
-        special = path.exists() and not (path.is_file() or path.is_dir())
         path.resolve()
     except (OSError, ValueError) as error:  # too long, or with a NUL
         raise UserError(f"{given!r:.40} can't be a path: {error.args[-1]}") from None
-    if special and base(given, folder) is None:  # a device or a pipe, which may never end
-        raise UserError(
-            f"{path} is not a file, and a study that is read from a store can't read anything else"
-        )
     return path
 
 
