@@ -150,10 +150,12 @@ def test_another_name_is_no_hint_where_there_is_no_such_key(write, ponder) -> No
 
 
 def test_a_search_over_sizes_that_a_task_lacks_is_said(write, ponder) -> None:
-    searched = GOOD.replace('"chain_sum"\nsize = [2, 4]', '"math500"\nsearch = "max"')
+    searched = GOOD.replace('"chain_sum"\nsize = [2, 4]', '"math500"').replace(
+        "problems = 3\n", 'stop = { goal = "max_size" }\n'
+    )
     result = ponder("plan", write("s.toml", searched))
     assert (
-        "s.toml: task[0].search: a search can't ask for size 1: math500 has no sizes\nhint: remove `search`"
+        "s.toml: task[0]: the goal `max_size` can't ask for size 1: math500 has no sizes\nhint: name sizes"
         in result.stderr
     )
 

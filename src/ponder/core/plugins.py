@@ -42,9 +42,8 @@ from ponder.core.capabilities import (
     WithWarning,
     WithWeights,
 )
-from ponder.core.contracts import Method, Model, Plugin, Task
+from ponder.core.contracts import Figure, Method, Model, Plugin, Task
 from ponder.core.errors import UserError
-from ponder.core.figure import Figure
 from ponder.core.scoring import (
     Asking,
     Fitted,

@@ -49,8 +49,8 @@ class Money(NamedTuple):
 
 
 NOTHING = Money()
-# How much longer a prompt may be than its bound before the bill is wrong: chat templates differ.
-# Never of a reply.
+# How much longer a prompt may be than its bound before the bill is wrong: chat templates differ,
+# and some servers add a system message. A reply has no such tolerance.
 PROMPT_TOLERANCE = 1.25
 MOST = 2**62  # tokens, where only money has a cap
 
@@ -73,22 +73,31 @@ def priced_at_most(spend: Spend | None, prices: Prices | None) -> Money:
     )
 
 
-def overbilled(bill: Bill, limit: Spend | None) -> str:
-    """Return what a bill has more than its call may take; "" if it is within the limit, or there is
-    none.
-    """
+def tolerated(limit: Spend | None) -> Spend | None:
+    """Return the most that a call may be billed before the run stops, which is what it reserves."""
     if limit is None:
+        return None
+    return limit._replace(
+        prompt_tokens=math.ceil(PROMPT_TOLERANCE * limit.prompt_tokens),
+        reward_tokens=math.ceil(PROMPT_TOLERANCE * limit.reward_tokens),
+        reward_cost=PROMPT_TOLERANCE * limit.reward_cost,
+    )
+
+
+def overbilled(bill: Bill, limit: Spend | None) -> str:
+    """Return which part of a bill exceeds its call's limit, as a sentence; "" if none does."""
+    most = tolerated(limit)
+    if limit is None or most is None:
         return ""
     completion = bill.thinking_tokens + bill.answer_tokens + bill.slack.completion_tokens
-    if completion > limit.completion_tokens:
-        return f"a reply was billed {completion:,} tokens, where its budget allows {limit.completion_tokens:,}"
-    if bill.prompt_tokens > PROMPT_TOLERANCE * limit.prompt_tokens:
-        return f"a prompt was billed {bill.prompt_tokens:,} tokens, where it has at most {limit.prompt_tokens:,}"
+    if completion > most.completion_tokens:
+        allowed = f"its budget allows {limit.completion_tokens:,}"
+        return f"a reply was billed {completion:,} tokens, where {allowed}"
+    if bill.prompt_tokens > most.prompt_tokens:
+        allowed = f"it has at most {limit.prompt_tokens:,}"
+        return f"a prompt was billed {bill.prompt_tokens:,} tokens, where {allowed}"
     reward = bill.reward_prompt_tokens + bill.reward_completion_tokens
-    if (
-        reward > PROMPT_TOLERANCE * limit.reward_tokens
-        or bill.reward_cost > PROMPT_TOLERANCE * limit.reward_cost
-    ):
+    if reward > most.reward_tokens or bill.reward_cost > most.reward_cost:
         return f"a reward was billed {reward:,} tokens, where it may take {limit.reward_tokens:,}"
     return ""
 
@@ -243,7 +252,7 @@ class Ledger:
                 waiting.set_result(None)
 
     async def _reserve(self, claim: Claim, call: Spend | None) -> bool:
-        wanted = priced_at_most(call, claim.prices)
+        wanted = priced_at_most(tolerated(call), claim.prices)
         if self.overbilled:
             return False
         if claim.forecast is None:
@@ -324,7 +333,7 @@ class Ledger:
 
     def lose(self, claim: Claim, call: Spend | None) -> None:
         """Calls gave no answer and may have been billed."""
-        gone = priced_at_most(call, claim.prices)
+        gone = priced_at_most(tolerated(call), claim.prices)
         self.spent, self.lost = self.spent.plus(gone), self.lost.plus(gone)
         if claim.preparing:
             self.prepared = self.prepared.plus(gone)
