@@ -51,11 +51,16 @@ def _plugins(kind: str) -> str:
     return "\n\n".join(p.strip() for p in parts if p) + "\n"
 
 
+def _type(text: str) -> str:
+    """Write a type without `|`: Markdown readers disagree on how to escape it in a table."""
+    return " or ".join(f"`{part}`" for part in text.split(" | "))
+
+
 def _settings(rows: list[dict[str, str]]) -> str:
     if not rows:
         return "No settings."
     cells = [
-        f"| `{r['key']}` | `{r['type'].replace('|', chr(92) + '|')}` | "
+        f"| `{r['key']}` | {_type(r['type'])} | "
         f"{r['default'] if r['default'] in WORDS else '`' + r['default'] + '`'} | {r['about']} |"
         for r in rows
     ]
