@@ -34,7 +34,7 @@ def test_toml_examples_are_studies() -> None:
     for name, text in found:
         content = tomllib.loads(text)
         content.setdefault("task", [{"name": "chain_sum"}])
-        assert Study.from_table(content, where=name).cells
+        assert Study.from_table(content, where=name, folder=Path()).cells
 
 
 def test_python_examples_run(folder: Path) -> None:
