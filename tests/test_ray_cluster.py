@@ -31,9 +31,9 @@ from ponder.core import UserError
 from ponder.models import models_folder
 from ponder.run import ray_cluster
 from ponder.run.prepare import prepare
+from ponder.run.progress import Tally
 from ponder.run.ray_cluster import Cluster
 from ponder.run.run import run
-from ponder.run.run_stats import Tally
 from ponder.store.store import Store
 
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own

@@ -24,8 +24,8 @@ import pytest
 from ponder import Study
 from ponder.core import Attempt, UserError
 from ponder.run.interrupt import Stop
+from ponder.run.progress import Tally
 from ponder.run.run import _Feed, run
-from ponder.run.run_stats import Tally
 from ponder.store.store import Store
 
 STUDY = """

@@ -27,7 +27,7 @@ from ponder.results.notebook import renderer
 from ponder.results.study import Study
 from ponder.results.transcript import Transcript
 from ponder.run.caps import currency
-from ponder.store.equal_answers import with_ballots
+from ponder.store.outcomes import with_ballots
 from ponder.store.store import Store
 from ponder.study.cell import StudyCell
 from ponder.study.labels import cells_called, model_labels, task_labels, unknown_name

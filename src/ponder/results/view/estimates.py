@@ -156,7 +156,7 @@ _tables: dict[FigureRequest, dict[str, Tables]] = {}  # of the last figures, by 
 
 def _import_figures() -> None:
     import ponder.figures
-    import ponder.store.equal_answers  # noqa: F401
+    import ponder.store.outcomes  # noqa: F401
 
 
 def _results(request: FigureRequest) -> Results:
