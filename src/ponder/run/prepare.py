@@ -260,7 +260,7 @@ class Preparations:
                 what = f"`{method.title()}` was made, but {min(missing)} is not there"
                 raise UserError(
                     what,
-                    hint="$PONDER_MODELS must be on storage that every node shares: docs/cluster.md",
+                    hint="$PONDER_MODELS must be on storage that every node shares: docs/gpus.md",
                 )
             await asyncio.sleep(0.5)
 
