@@ -329,10 +329,10 @@ def test_words_that_do_not_follow_are_marked() -> None:
         made = example_of(faults.trace(request, "plain", rng))
         taught = spoken.lesson(request)
         first = next(
-            (n for n, (a, b) in enumerate(zip(made.said, taught.said, strict=False)) if a != b),
+            (n for n, (a, b) in enumerate(zip(made.reply, taught.reply, strict=False)) if a != b),
             None,
         )
-        assert first == min(made.apart, default=None)
+        assert first == min(made.without_loss, default=None)
         clean, faulty = clean + (first is None), faulty + (first is not None)
 
 

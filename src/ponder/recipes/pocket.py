@@ -151,9 +151,9 @@ class Data:
             del unpacked[-len(group) :]
             groups.append((len(group), length))
             for example in group:
-                ids = self.codec.encode(example.prompt + example.said)
-                for n in range(len(example.said)):
-                    if n in example.apart:
+                ids = self.codec.encode(example.prompt + example.reply)
+                for n in range(len(example.reply)):
+                    if n in example.without_loss:
                         continue
                     position = len(example.prompt) + n
                     predicting.append(len(tokens) + position - 1)
@@ -202,7 +202,7 @@ def words_in(examples: Sequence[Example]) -> int:
 
 
 def _length(example: Example) -> int:
-    return len(example.prompt) + len(example.said)
+    return len(example.prompt) + len(example.reply)
 
 
 class Muon:  # when weights are next trained: torch.optim.Muon, whose steps differ in the last bits
