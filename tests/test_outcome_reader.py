@@ -9,6 +9,7 @@ import json
 import random
 import sqlite3
 import zlib
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,7 +52,8 @@ def stored(write, ponder) -> list[Outcome]:
 
 
 def test_details_read_as_they_were_stored(stored) -> None:
-    rows = dict(sqlite3.connect("ponder.db").execute("SELECT id, details FROM attempt"))
+    with closing(sqlite3.connect("ponder.db")) as db:
+        rows = dict(db.execute("SELECT id, details FROM attempt"))
     assert len(stored) == 60
     for o in stored:
         plain = json.loads(rows[o.attempt])

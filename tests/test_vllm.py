@@ -28,9 +28,8 @@ from ponder.models.pocket import Pocket
 from ponder.models.vllm import PLAIN_TEMPLATE, Vllm, pool
 from ponder.models.vllm.pool import stop_all
 from ponder.models.vllm.server import check_vllm
-from ponder.run.progress import line
+from ponder.run.progress import Tally, line
 from ponder.run.run import run
-from ponder.run.run_stats import Tally
 from ponder.store.store import Store
 from ponder.tasks.chain_sum import ChainSum
 from ponder.tasks.execution import Execution

@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ponder.core import UserError
-from ponder.core.plugins import nearest
 from ponder.results.view.estimates import Asked, asked
 from ponder.results.view.index import FAILED, RIGHT, Whole
 from ponder.results.view.pages import listed
 from ponder.results.view.queries import Query
 from ponder.results.view.studies import ViewedStudy
+from ponder.study.labels import cells_called, unknown_name
 from ponder.study.study import BUILT_IN
 
 SHOWN = 40  # problems of each kind
@@ -39,10 +38,10 @@ def pair(study: ViewedStudy, a: str, b: str) -> Pair | None:
 
     None if the study has only one model.
     """
+    for name in (a, b):
+        if name and not cells_called(study.cells, "variant", name):
+            raise unknown_name(study.cells, "model", name)
     known = variants(study)
-    for label in (a, b):
-        if label and label not in known:
-            raise UserError(f"this study has no model `{label}`", hint=nearest(label, known))
     a = a or next((one for one in known if one != b), "")
     b = b if b and b != a else next((one for one in known if one != a), "")
     return Pair(a, b) if a and b else None
@@ -50,8 +49,7 @@ def pair(study: ViewedStudy, a: str, b: str) -> Pair | None:
 
 def question(study: ViewedStudy, two: Pair) -> Asked:
     """The figure of the comparison, for `Estimates`."""
-    cells = [n for n, cell in enumerate(study.cells) if cell.label.variant in two]
-    return asked(study, cells, figures=[{"name": "compare", "a": two.a, "b": two.b}])
+    return asked(study, _cells(study, *two), figures=[{"name": "compare", "a": two.a, "b": two.b}])
 
 
 def command(study: ViewedStudy, two: Pair) -> str:
@@ -87,10 +85,15 @@ def differing(study: ViewedStudy, two: Pair) -> list[dict[str, Any]]:
     return kinds
 
 
+def _cells(study: ViewedStudy, *variants: str) -> list[int]:
+    """Return the numbers of the cells of some variants."""
+    chosen = {cell for name in variants for cell in cells_called(study.cells, "variant", name)}
+    return [n for n, cell in enumerate(study.cells) if cell in chosen]
+
+
 def _attempts(study: ViewedStudy, label: str) -> Whole:
     """The answered attempts of a variant."""
-    cells = [n for n, cell in enumerate(study.cells) if cell.label.variant == label]
-    rows = study.rows[np.isin(study.cell_of[study.rows], cells)]
+    rows = study.rows[np.isin(study.cell_of[study.rows], _cells(study, label))]
     answered: Whole = rows[study.index.ended[rows] != FAILED]
     return answered
 
