@@ -14,7 +14,7 @@ from ponder.models.pocket import CODECS
 from ponder.models.pocket.codec import ANSWER
 from ponder.tasks.execution import Execution
 from ponder.traces import Trace, align, hashed, read, similarity, steps, trace_of, understand
-from ponder.traces.segments import paragraphs, sentences
+from ponder.traces.split import paragraphs, sentences
 
 
 def parse(record: dict) -> Trace:
