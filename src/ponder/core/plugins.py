@@ -65,7 +65,6 @@ EXTRAS = {  # packages that an extra installs
     "parquet": ("polars",),
     "inspect": ("zstandard",),
     "ray": ("ray",),
-    "trl": ("datasets", "trl"),
 }
 
 
