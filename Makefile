@@ -28,7 +28,7 @@ lint: $(VENV)/.installed
 	$(VENV)/bin/mypy
 
 bench: export PONDER_BENCH = $(CURDIR)/benchmarks/speed.jsonl
-bench: $(VENV)/.installed  ## speed and memory beside the peers that scripts/bench-peers installs, as docs/benchmarks-speed.md
+bench: $(VENV)/.installed  ## speed and memory beside the peers that scripts/bench-peers installs, as docs/findings/speed.md
 	$(VENV)/bin/python benchmarks/run_loop.py $(BENCH)
 	$(VENV)/bin/python benchmarks/decoding.py $(BENCH)  # with BENCH=--quick about 3 CPU minutes, the start of vLLM included
 	$(call PIP,$(VENV)) trl  # to compare with
@@ -54,7 +54,11 @@ docs: $(VENV)/.installed  ## write the reference pages again
 	$(VENV)/bin/python docs/make_reference.py
 
 site: .venv-site/.installed  ## the docs as a site that works from disk, without a network
+	# Two builders read the same pages; what is left is that of mkdocs.
+	.venv-site/bin/zensical build --clean --strict
+	.venv-site/bin/python docs/check_site.py reports/site
 	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --quiet --strict
+	.venv-site/bin/python docs/check_site.py reports/site
 	@echo reports/site/index.html
 
 .venv-site/.installed: docs/requirements.txt

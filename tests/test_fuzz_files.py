@@ -14,7 +14,7 @@ import random
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -46,8 +46,8 @@ from ponder.tasks.jsonl import Jsonl
 from ponder.tasks.tents import Puzzle, Tents
 from ponder.traces import NAMES, Trace, TraceFile, contamination, read, steps
 from ponder.traces.duplicates import fingerprint
-from ponder.traces.rows import rows
 from ponder.traces.score_file import Scoring, encoded
+from ponder.traces.trace_file import rows
 from ponder.training import weights as training_weights
 
 TRACE = (
@@ -410,8 +410,9 @@ def stored(path: Path) -> None:
         list(store.outcomes(of.cells))
         for cell in of.cells:
             list(store.attempts(cell))
-    for shown in studies(ViewedStore(path, "ponder")):
-        _ = shown.state, shown.tokens, shown.title
+    with closing(ViewedStore(path, "ponder")) as viewed:
+        for shown in studies(viewed):
+            _ = shown.state, shown.tokens, shown.title
 
 
 def weights(path: Path) -> None:

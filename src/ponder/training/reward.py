@@ -57,7 +57,7 @@ from ponder.rewards.oracle import Oracle
 from ponder.rewards.trained import Trained
 from ponder.rewards.trained import reader as codec_reader
 from ponder.traces import steps, trace_of
-from ponder.traces.segments import By
+from ponder.traces.split import By
 from ponder.training import trainer_engine
 from ponder.training.loop import (
     CHECKPOINT,
