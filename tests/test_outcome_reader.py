@@ -9,6 +9,7 @@ import json
 import random
 import sqlite3
 import zlib
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from scipy import stats
 
 from ponder import Study
 from ponder.core import Estimate, Outcome
-from ponder.figures import _settings, effort
+from ponder.figures import _variants, effort
 from ponder.results.results import coverage
 from ponder.stats.accuracy import effective_sample, wilson
 from ponder.stats.columns import clusters, one_series
@@ -51,7 +52,8 @@ def stored(write, ponder) -> list[Outcome]:
 
 
 def test_details_read_as_they_were_stored(stored) -> None:
-    rows = dict(sqlite3.connect("ponder.db").execute("SELECT id, details FROM attempt"))
+    with closing(sqlite3.connect("ponder.db")) as db:
+        rows = dict(db.execute("SELECT id, details FROM attempt"))
     assert len(stored) == 60
     for o in stored:
         plain = json.loads(rows[o.attempt])
@@ -316,5 +318,5 @@ def test_a_long_table_of_attempts_is_thinned_with_its_ends(stored, monkeypatch) 
 
 
 def test_a_setting_is_read_once_for_a_cell(stored) -> None:
-    read = _settings.setting_reader("per_turn")
-    assert [read(o) for o in stored] == [_settings.setting(o, "per_turn") for o in stored]
+    read = _variants.setting_reader("per_turn")
+    assert [read(o) for o in stored] == [_variants.setting(o, "per_turn") for o in stored]

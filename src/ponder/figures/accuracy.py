@@ -4,8 +4,8 @@ critical size.
 The critical size is the size at which accuracy falls below 50 %. Next to it is a local estimate
 from the three sizes nearest to it; the findings say if the two differ, or if accuracy does not fall
 steadily with size. With `target`, the largest size with that accuracy is marked instead, for tasks
-whose sizes a search chose (`search = "max"`); points are larger where the search made more
-attempts. A task of one size, such as a benchmark, or whose sizes are only levels, has bars instead,
+whose sizes an adaptive run chose (`stop = { goal = "max_size" }`); points are larger where it made
+more attempts. A task of one size, such as a benchmark, or whose sizes are only levels, has bars instead,
 one per model. The tables also have the tokens of each size.
 """
 
@@ -77,8 +77,8 @@ class Accuracy(Figure):
     tokens: Tokens = "auto"
     # intervals that are valid if the results decided where to ask; with `stop` always true
     adaptive: bool = False
-    # mark the largest size with this accuracy, as in the [[task]] with `search = "max"`; 0: draw
-    # the fitted curve instead
+    # mark the largest size with this accuracy, as in `stop = { goal = "max_size", target = 0.8 }`;
+    # 0: draw the fitted curve instead
     target: float = 0.0
 
     def __post_init__(self) -> None:

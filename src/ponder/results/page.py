@@ -82,13 +82,14 @@ def _notes(found: Sequence[Decision]) -> list[str]:
     made, most = (
         sum(getattr(decision, name) for decision in found) for name in ("attempts", "at_most")
     )
-    valid = (
-        "Intervals of critical sizes"
-        if found[0].of == "critical_size"
-        else "The intervals in these sentences"
-    )
+    valid = "The intervals in these sentences"
+    if found[0].goal == "critical_size":
+        valid = "Intervals of critical sizes"
+    limit = "the full plan's"
+    if found[0].goal == "max_size":
+        limit = "at most"
     return [
-        f"Adaptive run: its results decided what to ask, {made:,} of the full plan's {count(most, 'attempt')}.",
+        f"Adaptive run: its results decided what to ask, {made:,} of {limit} {count(most, 'attempt')}.",
         *(f"{decision.text}." for decision in found),
         f"{valid} are valid for such a run; others are those of a run with a fixed number of problems.",
     ]

@@ -26,7 +26,7 @@ from ponder.results.notebook import renderer
 from ponder.results.study import Study
 from ponder.results.transcript import Transcript
 from ponder.run.caps import currency
-from ponder.store.equal_answers import with_ballots
+from ponder.store.outcomes import with_ballots
 from ponder.store.store import Store
 from ponder.study.cell import StudyCell
 from ponder.study.labels import cells_called, model_labels, task_labels, unknown_name
@@ -41,31 +41,25 @@ FRAMES = ("pandas", "polars")
 class Coverage:
     """Attempts that the study asks for, and how many have an answer."""
 
-    asked: int | None  # without searches, which decide that themselves; None: there is nothing else
+    asked: int
     answered: int
     failed: int
-    searching: bool = False  # whether a search has not ended
+    undecided: bool = False  # whether an adaptive run has not ended
 
     @property
     def complete(self) -> bool:
-        return (
-            not self.failed
-            and not self.searching
-            and (self.asked is None or self.answered >= self.asked)
-        )
+        return not self.failed and not self.undecided and self.answered >= self.asked
 
     def text(self) -> str:
         """What is missing, as a sentence; "" if nothing is."""
         if self.complete:
             return ""
-        asked = (
-            ""
-            if self.asked is None
-            else f"{self.answered:,} of {count(self.asked, 'attempt')} answered"
-        )
-        failed = f"{count(self.failed, 'attempt')} failed" if self.failed else ""
-        search = "a search has not ended" if self.searching else ""
-        return f"incomplete: {'; '.join(part for part in (asked, failed, search) if part)}"
+        reasons = [f"{self.answered:,} of {count(self.asked, 'attempt')} answered"]
+        if self.failed:
+            reasons.append(f"{count(self.failed, 'attempt')} failed")
+        if self.undecided:
+            reasons.append("the adaptive run has not ended")
+        return f"incomplete: {'; '.join(reasons)}"
 
 
 @dataclass(frozen=True)
@@ -133,7 +127,7 @@ class Results:
         covered = coverage(self.cells, self.outcomes if outcomes is None else outcomes)
         if all(decision.ended for decision in self.decisions):
             return covered
-        return replace(covered, searching=True)
+        return replace(covered, undecided=True)
 
     @property
     def currency(self) -> str:
@@ -197,7 +191,7 @@ class Results:
         """Return a figure with intervals that are valid for an adaptive run, if it was one and the
         figure has them.
         """
-        adaptive_sizes = any(decision.of == "critical_size" for decision in self.decisions)
+        adaptive_sizes = any(decision.goal == "critical_size" for decision in self.decisions)
         has_intervals = any(field.name == "adaptive" for field in fields(figure))  # type: ignore[arg-type]
         if adaptive_sizes and has_intervals:
             return replace(figure, adaptive=True)  # type: ignore[type-var]
@@ -333,39 +327,13 @@ def by_model(outcomes: Sequence[Outcome]) -> dict[tuple[tuple[str, str], ...], l
 
 def coverage(cells: Sequence[StudyCell], outcomes: Sequence[Outcome]) -> Coverage:
     """Compare what a study asks for with what it got."""
-    fixed = [cell for cell in dict.fromkeys(cells) if not cell.quota.search]
     answered: Counter[Cell] = Counter()
     failed: Counter[Cell] = Counter()
     for o in outcomes:
         counter = answered if o.answered else failed
         counter[o.cell] += 1
-    searching = any(_searching(group, outcomes) for group in _searches(cells))
-    if not fixed:
-        return Coverage(None, answered.total(), failed.total(), searching)
-    asked = sum(_asked(cell, answered[cell] + failed[cell]) for cell in fixed)
-    return Coverage(asked, sum(answered[cell] for cell in fixed), failed.total(), searching)
-
-
-def _searches(cells: Sequence[StudyCell]) -> list[list[StudyCell]]:
-    """The cells of each search: those of one model and task."""
-    groups: dict[tuple[bytes, bytes], list[StudyCell]] = {}
-    for cell in cells:
-        if cell.quota.search:
-            groups.setdefault((cell.model_key, cell.task_key), []).append(cell)
-    return list(groups.values())
-
-
-def _searching(cells: Sequence[StudyCell], outcomes: Sequence[Outcome]) -> bool:
-    """Whether the search would ask more."""
-    first = cells[0]
-    assert first.quota.search
-    results = {cell.size: (0, 0) for cell in cells}
-    searched = set(cells)
-    for o in outcomes:
-        if o.cell in searched and o.answered:
-            right, tries = results[o.size]
-            results[o.size] = right + o.correct, tries + 1
-    return bool(first.quota.search.next(results))
+    asked = sum(_asked(cell, answered[cell] + failed[cell]) for cell in dict.fromkeys(cells))
+    return Coverage(asked, answered.total(), failed.total())
 
 
 def _asked(cell: StudyCell, tried: int) -> int:

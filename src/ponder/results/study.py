@@ -23,8 +23,8 @@ from ponder.core.settings import Table, convert
 from ponder.core.text import count
 from ponder.run.interrupt import Stop
 from ponder.run.plan import Plan, plan
+from ponder.run.progress import summary
 from ponder.run.session import open_session
-from ponder.run.summary import summary
 from ponder.store.benchmark_digests import with_stored_digests
 from ponder.study.study import StudySpec, place_of
 

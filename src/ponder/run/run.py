@@ -20,11 +20,11 @@ from ponder.core import Attempt, Model, Served, UserError
 from ponder.core.wrapped import making_cost
 from ponder.run import caps
 from ponder.run.attempt import Job, Run, ask
+from ponder.run.caps import LedgerTill
 from ponder.run.executors import Executor
 from ponder.run.interrupt import Stop, Stopped
-from ponder.run.paying import LedgerTill
 from ponder.run.prepare import Preparations
-from ponder.run.run_stats import Tally
+from ponder.run.progress import Tally
 from ponder.store.store import Store
 from ponder.store.writer import Writer
 from ponder.study.cell import StudyCell
@@ -133,11 +133,7 @@ async def _reach(cells: Sequence[StudyCell], run: Run) -> None:
 
 def _unfinished(cell: StudyCell, store: Store) -> bool:
     problems = sum(1 for _ in cell.asked()) if cell.quota.problems is None else cell.quota.problems
-    return (
-        bool(cell.quota.search)
-        or cell.quota.adaptive
-        or len(store.done(cell)) < problems * cell.quota.samples
-    )
+    return cell.quota.adaptive or len(store.done(cell)) < problems * cell.quota.samples
 
 
 def _trials(study: StudySpec, cells: Sequence[StudyCell]) -> list[Trial]:
@@ -149,9 +145,7 @@ def _trials(study: StudySpec, cells: Sequence[StudyCell]) -> list[Trial]:
 
 
 async def _everything(cells: Sequence[StudyCell], run: Run) -> None:
-    """All that is known beforehand and what each model's searches and trials decide; then trials
-    across models.
-    """
+    """Ask what is known beforehand and what each model's trials decide, then trials across models."""
     await _reach(cells, run)
     across = [trial for trial in run.trials if trial.across_models]
     await _all_lanes([cell for cell in cells if not (across and cell.quota.adaptive)], run)
@@ -216,7 +210,7 @@ async def _one_model(cells: list[StudyCell], run: Run) -> None:
             await _together(
                 (_work(model, feed, failures, run) for _ in range(model.concurrency)), run.stop
             )
-            await run.writer.flush()  # a search decides by what is stored
+            await run.writer.flush()  # a trial decides by what is stored
 
 
 async def _opened(cells: Sequence[StudyCell], run: Run, stack: AsyncExitStack) -> Model:
@@ -254,32 +248,11 @@ async def _together(work: Iterable[Coroutine[Any, Any, None]], stop: Stop) -> No
 
 
 def _rounds(cells: Sequence[StudyCell], run: Run) -> Iterator[list[StudyCell]]:
-    """Cells to ask of one model together: first those that are known beforehand, then what each
-    search asks next.
-    """
-    yield [cell for cell in cells if cell.quota.search is None and not cell.quota.adaptive]
+    """Yield cells to ask of one model together: those known beforehand, then rounds of its trials."""
+    yield [cell for cell in cells if not cell.quota.adaptive]
     for trial in run.trials:
         if not trial.across_models and trial.arms[0][0].model_key == cells[0].model_key:
             yield from _decided(trial, run)
-    for _, group in itertools.groupby(
-        (c for c in cells if c.quota.search), key=lambda cell: cell.task_key
-    ):
-        candidates = {cell.size: cell for cell in group}
-        search = next(iter(candidates.values())).quota.search
-        assert search is not None
-        results: dict[int, tuple[int, int]] | None = None
-        # If a round changed nothing, its attempts failed or the cap was reached, and the next would
-        # be the same.
-        while results != (scores := {s: run.store.score(cell) for s, cell in candidates.items()}):
-            if run.ledger.capped or run.stop.asked:
-                return
-            results = scores
-            wanted = search.next(results)
-            run.tally.planned += sum(n for _, n in wanted)
-            if wanted:
-                yield [
-                    candidates[size].with_quota(problems=results[size][1] + n) for size, n in wanted
-                ]
 
 
 class _Failures:

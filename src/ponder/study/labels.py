@@ -38,8 +38,6 @@ class Part:
     swept: Sequence[str] = ()  # the keys whose list has more than one value
     # further settings in the key: `remember` and `window`
     also: Mapping[str, Any] = field(default_factory=dict)
-    # and further ones that are not in the key
-    beside: Mapping[str, Any] = field(default_factory=dict)
     trains: bool = False
 
     @cached_property
@@ -50,9 +48,7 @@ class Part:
     @cached_property
     def unkeyed(self) -> dict[str, Any]:
         fields = dataclasses.fields(self.plugin)  # type: ignore[arg-type]
-        return {
-            f.name: getattr(self.plugin, f.name) for f in fields if f.name not in self.keyed
-        } | dict(self.beside)
+        return {f.name: getattr(self.plugin, f.name) for f in fields if f.name not in self.keyed}
 
     def value(self, key: str) -> Any:
         return self.keyed[key] if key in self.keyed else self.unkeyed.get(key)

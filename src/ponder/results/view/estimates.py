@@ -151,7 +151,7 @@ _tables: dict[Asked, dict[str, Tables]] = {}
 
 def _warm() -> None:
     import ponder.figures
-    import ponder.store.equal_answers  # noqa: F401
+    import ponder.store.outcomes  # noqa: F401
 
 
 def _outcomes(question: Asked) -> tuple[dict[str, Figure], Sequence[Outcome]]:

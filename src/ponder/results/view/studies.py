@@ -97,8 +97,8 @@ class ViewedStudy:
 
     @cached_property
     def asked(self) -> int | None:
-        """How many attempts it asks for; None if a search decides that."""
-        if any(cell.quota.search for cell in self.cells):
+        """How many attempts it asks for; None while a run that chooses the sizes decides that."""
+        if self.study and self.study.chooses_sizes and not self._question_answered:
             return None
         cells = self.results.cells if self.results and self._question_answered else self.cells
         return sum(cell.quota.samples * cell.count for cell in cells)
