@@ -191,7 +191,7 @@ that names the nearest known one. Any key can be overridden on the command line:
 - `[[task]]` takes `name`, `size` and the settings of that [task](tasks.md). Conversations also take `remember` and
   `window` (what the model is shown of earlier turns).
 - `[[model]]` takes `name`, the settings of that [model](models.md), and `method`: a list of tables, applied in order.
-  It and each of its methods take `ray`: what they need [on a cluster](../cluster.md).
+  It and each of its methods take `ray`: what they need [on a cluster](../gpus.md#several-processes-and-machines).
 - `[[figure]]` takes `name` and the settings of that [figure](figures.md).
 
 `name` may also be the path of a file of your own, such as `"./mine.py"`, relative to the study."""

@@ -297,7 +297,7 @@ def test_correlations_of_parts_are_those_of_all(monkeypatch) -> None:
     values, vectors = np.linalg.eigh(corr)
     largest = np.quantile(np.abs(drawn @ (vectors * np.sqrt(values.clip(0))).T).max(axis=1), 0.95)
     assert whole == pytest.approx(2 * stats.norm.cdf(largest) - 1, abs=2e-4)
-    monkeypatch.setattr("ponder.stats.frontier.PART", 7)
+    monkeypatch.setattr("ponder.stats.frontier.CHUNK", 7)
     assert simultaneous_level(right, 0.95, attempts) == pytest.approx(whole, abs=2e-4)
 
 

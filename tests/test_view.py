@@ -18,12 +18,11 @@ from viewed import TABLE, cookie, fill, get, mapped, served, study
 from ponder import Study
 from ponder.core import ENDINGS, Attempt, Bill, Completion, UserError
 from ponder.results.charts import Group
-from ponder.results.view import comparison
+from ponder.results.view import pages
 from ponder.results.view.app import Rate
-from ponder.results.view.index import Index
 from ponder.results.view.pages import transcript
 from ponder.results.view.queries import Query, behind, find, search
-from ponder.results.view.stores import ViewedStore
+from ponder.results.view.stores import Index, ViewedStore
 from ponder.results.view.studies import ViewedStudy, progress, studies, study_named
 from ponder.run.caps import Recorded
 from ponder.store.store import Done, Store
@@ -414,10 +413,10 @@ def test_a_port_in_use_is_a_users_mistake(address) -> None:
 
 
 def test_two_models_side_by_side(address, viewed) -> None:
-    two = comparison.pair(viewed, "", "")
+    two = pages.chosen_pair(viewed, "", "")
     assert two == ("long", "short")
-    assert comparison.pair(viewed, "short", "") == ("short", "long")
-    only_long, only_short = comparison.differing(viewed, two)
+    assert pages.chosen_pair(viewed, "short", "") == ("short", "long")
+    only_long, only_short = pages.disagreements(viewed, two)
     index = viewed.index
     # Per task and size `long` is right at 0, 2, 4 and `short` at 0, 3; `short` failed at 5.
     assert (only_long["total"], only_short["total"]) == (6, 3)

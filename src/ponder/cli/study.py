@@ -272,7 +272,7 @@ def report(
     """
     from ponder.core.plugins import need
     from ponder.results.interop.tracking import track as log_report
-    from ponder.results.page import report as write_report
+    from ponder.results.report import report as write_report
 
     results = load(study, settings, models).results(store)
     if track:

@@ -90,7 +90,7 @@ class Study(StudySpec):
 
         `changes` replace settings of the study for this run, such as `problems=20`. `jobs` models
         are made at once, in as many processes; `ray="auto"` prepares and asks on a Ray cluster
-        (docs/cluster.md). `release_lost` counts calls as not billed that were in flight when
+        (docs/gpus.md). `release_lost` counts calls as not billed that were in flight when
         earlier runs were killed. Interrupted, it waits for the calls in progress, keeps what they
         answer, and raises KeyboardInterrupt; a second interrupt drops them. Run it again to resume.
         """

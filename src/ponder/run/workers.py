@@ -198,7 +198,7 @@ def packed(*objects: Any) -> bytes:
 def unpacked(sent: bytes, where: str = "") -> Any:
     """The objects, in the other process; `where` names its machine in errors."""
     surroundings, objects = pickle.loads(sent)  # noqa: S301 from our own run
-    shared = "the study's folder must be on storage that every node shares: docs/cluster.md"
+    shared = "the study's folder must be on storage that every node shares: docs/gpus.md"
     if surroundings["version"] != __version__:
         what = f"Ponder {__version__} is installed, and the run has {surroundings['version']}"
         raise UserError(what, where=where, hint="install the same version on every node")
