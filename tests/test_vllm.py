@@ -725,17 +725,17 @@ def test_a_server_without_token_ids(fake, slept) -> None:
 @pytest.mark.parametrize(
     ("settings", "why", "hint"),
     [
-        ({"args": {"port": 18555}}, "setting of its own", "port = 18555 beside id"),
+        ({"args": {"port": 18555}}, "setting of its own", "port = 18555 next to id"),
         (
             {"args": {"tensor-parallel-size": 3}},
             "setting of its own",
-            "tensor_parallel = 3 beside id",
+            "tensor_parallel = 3 next to id",
         ),
-        ({"args": {"dtype": "float16"}}, "setting of its own", 'dtype = "float16" beside id'),
+        ({"args": {"dtype": "float16"}}, "setting of its own", 'dtype = "float16" next to id'),
         (
             {"args": {"enable_lora": True}},
             "setting of its own",
-            'lora = "…" beside id names the adapter\'s folder',
+            'lora = "…" next to id names the adapter\'s folder',
         ),
         ({"replicas": 0}, "at least 1", ""),
         ({"temperature": -1.0}, "not be negative", ""),
