@@ -2,9 +2,9 @@
 
 Three numbers per model and task. At most: every call takes its whole budget, with all calls of the
 methods and all of the history that a conversation sends again; every prompt is as long as the
-longest of its size that was looked at, and a quarter longer, as a cap reserves it. Expected: from the attempts that the store holds, size by
-size. Low: the lower end of the interval of the expected value, or if nothing is stored, prompts
-with empty replies.
+longest of its size that was looked at, and a quarter longer, as a cap reserves it. Expected: from
+the attempts that the store holds, size by size. Low: the lower end of the interval of the expected
+value, or if nothing is stored, prompts with empty replies.
 
 A duration is forecast for models on this machine that know their speed: from the tokens, and the
 speed of the stored attempts (`seconds_per_token`) or the model's own guess. Prompts, trainings and
