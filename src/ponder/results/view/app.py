@@ -151,7 +151,7 @@ class View:
             pages.chosen_pair(study, given["a"], given["b"]) if {"a", "b"} <= given.keys() else None
         )
         return (
-            pages.pair_question(study, two)
+            pages.pair_request(study, two)
             if two
             else self._question(study, Query.read(request.url.query))
         )
@@ -189,7 +189,7 @@ class View:
         two = pages.chosen_pair(study, given.get("a", ""), given.get("b", ""))
         if two is None:
             raise UserError("this study has only one model", hint="a comparison needs two")
-        ready = self.estimates.ready(pages.pair_question(study, two))
+        ready = self.estimates.ready(pages.pair_request(study, two))
         figures = self._compared(study, two, ready) if ready is not None else None
         values: dict[str, Any] = {
             "command": pages.compare_command(study, two),
@@ -216,7 +216,7 @@ class View:
         two = pages.chosen_pair(study, given.get("a", ""), given.get("b", ""))
         if two is None:
             raise HTTPException(404, "there is nothing to compare")
-        drawn = self.estimates.figures(pages.pair_question(study, two))
+        drawn = self.estimates.figures(pages.pair_request(study, two))
         return self._render("figures.html", study=study, figures=self._compared(study, two, drawn))
 
     def picture(self, request: Request) -> Response:
