@@ -52,7 +52,7 @@ class Coverage:
         return not self.failed and not self.undecided and self.answered >= self.asked
 
     def text(self) -> str:
-        """What is missing, as a sentence; "" if nothing is."""
+        """Say what is missing, in one sentence; "" if nothing is."""
         if self.complete:
             return ""
         reasons = [f"{self.answered:,} of {count(self.asked, 'attempt')} answered"]
@@ -196,8 +196,9 @@ class Results:
         return figure
 
     def estimates(self, figure: str = "") -> Tables:
-        """The numbers that a figure is drawn from, with their intervals: tables by name, each a
-        list of records.
+        """Return the numbers that a figure is drawn from, with their intervals.
+
+        They are tables by name, each a list of records.
         """
         return self._estimate(self.figure(figure))
 
@@ -212,11 +213,11 @@ class Results:
         return draw_figure(name, self.figures[name], outcomes)
 
     def findings(self, figure: str = "") -> list[str]:
-        """What a figure shows, in sentences."""
+        """Return what a figure shows, in sentences."""
         return self.figure(figure).findings(self.estimates(figure))
 
     def chart(self, figure: str = "") -> Any:
-        """A figure as an Altair chart.
+        """Draw a figure as an Altair chart.
 
         In a notebook it is displayed offline, with tooltips and zoom.
         """
@@ -228,7 +229,7 @@ class Results:
     def attempts(
         self, *, model: str = "", task: str = "", problem: Problem | str = ""
     ) -> Iterator[Transcript]:
-        """Attempts with their texts, in the order of the study.
+        """Yield attempts with their texts, in the order of the study.
 
         Models and tasks are named by their labels.
         """
@@ -256,7 +257,7 @@ class Results:
         task: str = "",
         sample: int | None = None,
     ) -> Transcript:
-        """The first attempt at a problem (itself or its id), by a model, with its texts."""
+        """Return the first attempt at a problem, named by itself or its id, with its texts."""
         for transcript in self.attempts(model=model, task=task, problem=problem):
             if sample in (None, transcript.attempt.sample):
                 return transcript

@@ -122,7 +122,7 @@ class Study(StudySpec):
         release_lost: bool = False,
         **changes: Any,
     ) -> Results:
-        """The same as `run`, for programs that have an event loop."""
+        """Run the study as `run` does, for programs that have an event loop."""
         return await self._run(Path(store), progress, changes, _Begun(), jobs, ray, release_lost)
 
     async def _run(
@@ -154,7 +154,7 @@ class Study(StudySpec):
         return _results(study, store)
 
     def results(self, store: str | Path = STORE) -> Results:
-        """What the store holds of this study; nothing is asked."""
+        """Return what the store holds of this study; nothing is asked."""
         return _results(with_stored_digests(self, Path(store)), Path(store))
 
     def plan(self, store: str | Path = STORE) -> Plan:
@@ -206,7 +206,7 @@ def _tables(given: Given) -> list[Table]:
 
 
 def _table(given: str | type[Plugin] | Table) -> Table:
-    """A plugin's table.
+    """Return a plugin's table.
 
     The name may be the class of a plugin, such as a function under `@ponder.task`.
     """

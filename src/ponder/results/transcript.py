@@ -92,7 +92,7 @@ class Transcript:
         return max(0, len(self.attempt.problem.turns) - MOST_TURNS)
 
     def request(self) -> str:
-        """What the model was last sent, as JSON: the messages, the seed, and its settings."""
+        """Return what the model was last sent, as JSON: the messages, the seed, and its settings."""
         cell, problem = self.cell, self.attempt.problem
         last = max(0, min(len(self.attempt.completions), len(problem.turns)) - 1)
         messages = (

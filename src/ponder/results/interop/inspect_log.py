@@ -14,7 +14,7 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,8 @@ import msgspec
 from ponder.core import Bill, Completion, Message, Problem, UserError, plugins
 from ponder.core.jsonl import unpacked
 from ponder.core.text import encodable
-from ponder.models.endpoint.reply import Said, bill
+from ponder.models.endpoint.chat import read_usage
+from ponder.models.endpoint.reply import Reply, bill
 from ponder.results.interop.eval_logs import DAMAGED, LARGE, Log, Sample, Score, decode, size_of
 
 ZSTANDARD = 93  # the compression method's number in a zip
@@ -255,7 +256,7 @@ def _read(sample: _Sample, model: str, size: str, where: str) -> Sample:
     if sample.error:
         error = sample.error.message or "error"
     thinking, answer = _reply(sample, choice)
-    said = Said(thinking, answer, "length" if limit else "end", "")
+    reply = Reply(thinking, answer, "length" if limit else "end", "")
     scores: dict[str, Score] = {}
     for scorer, score in _scores(sample).items():
         scores |= _flat(scorer, score)
@@ -263,7 +264,7 @@ def _read(sample: _Sample, model: str, size: str, where: str) -> Sample:
     return Sample(
         _problem(sample, size_of(sample.metadata, size, where)),
         sample.epoch - 1,
-        Completion(thinking, answer, said.stop, _bill(sample, model, said)),
+        Completion(thinking, answer, reply.stop, _bill(sample, model, reply)),
         scores,
         error,
         limit,
@@ -329,7 +330,7 @@ def _resolved(text: str, attached: Mapping[str, str]) -> str:
     return attached.get(text.removeprefix(ATTACHED), text)
 
 
-def _bill(sample: _Sample, model: str, said: Said) -> Bill:
+def _bill(sample: _Sample, model: str, reply: Reply) -> Bill:
     """Return the tokens of the model that was evaluated, without those of a model that graded it."""
     usages = list(sample.model_usage.values())
     if model in sample.model_usage:
@@ -350,7 +351,7 @@ def _bill(sample: _Sample, model: str, said: Said) -> Bill:
         "completion_tokens_details": {"reasoning_tokens": thinking},
         "prompt_tokens_details": {"cached_tokens": cached},
     }
-    return bill(counted, said, sample.total_time or 0.0)
+    return bill(replace(reply, usage=read_usage(counted)), sample.total_time or 0.0)
 
 
 def _counts(usage: _Usage) -> _Counts:

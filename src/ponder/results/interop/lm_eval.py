@@ -22,7 +22,7 @@ import msgspec
 from ponder.core import Completion, Message, Problem, UserError
 from ponder.core.jsonl import lines
 from ponder.core.text import plain
-from ponder.models.endpoint.reply import Said, bill
+from ponder.models.endpoint.reply import Reply, bill
 from ponder.results.interop.eval_logs import (
     Log,
     Sample,
@@ -132,12 +132,12 @@ def _read(line: _Line, size: int) -> Sample:
         str(line.doc_id), size, (chat[-1].content,), gold, system, tuple(chat[:-1]), line.doc
     )
     characters = sum(len(message.content) for message in problem.opening()) + len(problem.turns[0])
-    cost = bill({}, Said(thinking, answer, "end", ""), 0.0, sent=characters // 4)
+    cost = bill(Reply(thinking, answer, "end", ""), 0.0, prompt_estimate=characters // 4)
     return Sample(problem, 0, Completion(thinking, answer, "end", cost), {})
 
 
 def _messages(arguments: Any) -> list[dict[str, str]]:
-    """The prompt: a chat written as JSON, or a text."""
+    """Return the prompt as messages: it is a chat written as JSON, or a text."""
     prompt = arguments
     while isinstance(prompt, dict | list) and prompt:
         prompt = next(iter(prompt.values())) if isinstance(prompt, dict) else prompt[0]
@@ -152,7 +152,7 @@ def _messages(arguments: Any) -> list[dict[str, str]]:
 
 
 def _text(replies: Any) -> str:
-    """The first reply of a list of lists. Likelihoods of choices stay as they are, as JSON."""
+    """Return the first reply of a list of lists. Likelihoods of choices stay as they are, as JSON."""
     while isinstance(replies, list) and len(replies) == 1:
         replies = replies[0]
     if isinstance(replies, list) and replies and all(isinstance(one, str) for one in replies):

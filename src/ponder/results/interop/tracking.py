@@ -111,7 +111,7 @@ def _estimate(name: str, estimate: Estimate) -> dict[str, float]:
 
 
 def _plain(name: str) -> str:
-    """A name with the characters that MLflow takes."""
+    """Return a name with the characters that MLflow takes."""
     return re.sub(r"[^\w. :/-]+", "-", name)
 
 

@@ -154,7 +154,7 @@ class ViewedStore:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """The open file, for one thread at a time."""
+        """Yield the open file, for one thread at a time."""
         with self._lock, errors(self.path, writing=False):
             file = self.path.stat().st_ino if self.path.is_file() else 0
             if file != self._file and self._db:
@@ -235,7 +235,7 @@ class ViewedStore:
 
 
 def opened(paths: Sequence[Path]) -> dict[str, ViewedStore]:
-    """The stores by their names in addresses: the files' names, numbered where two are equal."""
+    """Return the stores by their names in addresses: the files' names, numbered where two are equal."""
     stores: dict[str, ViewedStore] = {}
     for path in dict.fromkeys(paths):
         name, n = path.stem, 2

@@ -221,7 +221,7 @@ def as_text(value: Any) -> str:
 
 
 def recorded(store: ViewedStore) -> list[Runs]:
-    """The studies of a store, the last run first."""
+    """Return the studies of a store, the last run first."""
     if not store.path.is_file():
         return []
     studies: dict[str, Runs] = {}
@@ -250,7 +250,7 @@ def _is_amount(value: Any) -> bool:
 
 
 def latest(store: ViewedStore) -> str:
-    """The study that was started last."""
+    """Return the name of the study that was started last."""
     return next((runs.name for runs in recorded(store)), "")
 
 
