@@ -78,14 +78,19 @@ class Transcript:
     @property
     def cost(self) -> float | None:
         prices = self.cell.model.prices
-        return prices.cost(self.attempt.bill) + self.attempt.bill.reward_cost if prices else None
+        if not prices:
+            return None
+        return prices.cost(self.attempt.bill) + self.attempt.bill.reward_cost
 
     @property
     def turns(self) -> list[tuple[int, str, Completion | None]]:
-        """Each turn's number, what was asked, and the reply; None if there is none."""
-        asked, replies = self.attempt.problem.turns, self.attempt.completions
-        some = [*replies, *([None] * (len(asked) - len(replies)))]
-        return list(zip(range(1, len(asked) + 1), asked, some, strict=False))[:MOST_TURNS]
+        """Each turn's number, its question, and the reply; None if there is none."""
+        turns = []
+        replies = self.attempt.completions
+        for number, question in enumerate(self.attempt.problem.turns[:MOST_TURNS]):
+            reply = replies[number] if number < len(replies) else None
+            turns.append((number + 1, question, reply))
+        return turns
 
     @property
     def hidden_turns(self) -> int:
