@@ -72,7 +72,7 @@ class Sample:
 def draw_problems(
     train_on: Sequence[TrainingProblems], number: int, seed: int
 ) -> list[TrainingProblem]:
-    """Return this many problems in all, from each task and size in turn; fewer if there are no more."""
+    """Return this many problems in all, from each task and size in turn, or as many as there are."""
     drawn: list[TrainingProblem] = []
     sources = [(problems.task, problems.problems(seed)) for problems in train_on]
     while sources and len(drawn) < number:

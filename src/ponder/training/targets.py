@@ -71,7 +71,7 @@ class Targets:
     def of(
         self, traces: Sequence[Steps], quality: Reward, encoder: Encoder = hashed
     ) -> list[Target]:
-        """Return the targets of each trace: of the steps that `quality` scores, and of the trajectory."""
+        """Return the targets of each trace: of the steps `quality` scores, and the trajectory."""
         rated = quality.score(traces)
         self._check(traces, rated)
         pool = [] if self.targets == "labels" else self._pool(traces, quality.of)
