@@ -38,7 +38,7 @@ name = "accuracy"
 VARIANTS = """
 problems = 60
 seed = 3
-stop = { decide = true, of = "best" }
+stop = { decide = true, goal = "best" }
 [[task]]
 name = "execution"
 per_turn = 0
@@ -146,7 +146,7 @@ def test_the_best_variant_is_asked_most_on_shared_problems(write, ponder) -> Non
 
 
 def test_two_variants_are_compared(write, ponder) -> None:
-    write("s.toml", VARIANTS.replace("[12, 16, 25, 50]", "[12, 50]").replace(', of = "best"', ""))
+    write("s.toml", VARIANTS.replace("[12, 16, 25, 50]", "[12, 50]").replace(', goal = "best"', ""))
     assert (
         "the difference between oracle critical_size=12 and oracle critical_size=50"
         in ponder("plan", "s.toml").stdout
@@ -253,13 +253,13 @@ def test_a_probe_asks_every_cell(write, ponder) -> None:
         ("{}", "`stop` needs a `margin` or `decide = true`"),
         ("{ margin = 3 }", "margin must be between 0 and 1"),
         ("{ margn = 0.03 }", "did you mean `margin`?"),
-        ('{ decide = true, of = "bst" }', "did you mean `best`?"),
+        ('{ decide = true, goal = "bst" }', "did you mean `best`?"),
         (
-            '{ decide = true, of = "difference" }',
+            '{ decide = true, goal = "difference" }',
             "`difference` compares two models or variants, and the study has 1",
         ),
         (
-            '{ margin = 0.03, of = "frontier" }',
+            '{ margin = 0.03, goal = "frontier" }',
             "compares several models or variants, and the study has 1",
         ),
         ("true", "expected"),

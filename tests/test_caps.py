@@ -12,7 +12,8 @@ from contextlib import closing
 
 import pytest
 
-from ponder.core import UserError
+from ponder import Study
+from ponder.core import Request, UserError
 from ponder.store.store import Store
 
 STUDY = """
@@ -355,6 +356,25 @@ def test_a_server_that_bills_more_than_its_budget_stops_the_run_at_the_first_rep
         f"stopped: a reply was billed {billed:,} tokens, where its budget allows 2,000"
         in result.stderr
     )
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.2])
+def test_prompts_that_a_template_makes_longer_stay_under_the_cap(
+    serve, write, ponder, factor
+) -> None:
+    """A prompt may exceed its bound by a quarter before the run stops: that is reserved too."""
+    write("s.toml", study_for(serve(), 10**6))
+    bound = min(
+        Request.first_turn(cell.task, problem).prompt_limit
+        for cell in Study.load("s.toml").cells
+        for problem in cell.asked()
+    )
+    served = serve(usage={"prompt_tokens": int(factor * bound), "completion_tokens": 50})
+    cap = 40 * (bound + 50)
+    write("s.toml", study_for(served, cap, concurrency=64).replace("budget = 2000", "budget = 50"))
+    tally = summary(ponder("run", "s.toml", "--json"))
+    assert tally["capped"]
+    assert 0.8 * cap < tally["tokens"] <= cap
 
 
 @pytest.mark.parametrize(

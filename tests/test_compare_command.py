@@ -132,7 +132,7 @@ def test_two_stores(ponder, write) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("old", "nwe"), "`nwe` is no model of mine\nhint: did you mean `new`?"),
+        (("old", "nwe"), "this study has no model `nwe`\nhint: did you mean `new`?"),
         (("old",), "name the model that `old` is compared with"),
         (("old", "old"), "`old` can't be compared with itself"),
         (("--figure", "x.gif"), "--figure: a figure is a .png, .svg or .pdf file"),

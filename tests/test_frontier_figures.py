@@ -105,7 +105,7 @@ def test_panels_by_size_and_the_reference() -> None:
     assert [r["variant"] for r in tables["variants"] if r["verdict"] is None] == [
         "pocket + dpo"
     ] * 4
-    with pytest.raises(UserError, match=r"the reference `pocket \+ dop`") as error:
+    with pytest.raises(UserError, match=r"this study has no model `pocket \+ dop`") as error:
         Frontier(reference="pocket + dop").estimate(outcomes)
     assert error.value.hint == "did you mean `pocket + dpo`?"
     with pytest.raises(UserError, match="`tents_effort` has no tokens and accuracy by model"):

@@ -35,9 +35,14 @@ GOOD: list[dict[str, Any]] = [
         "figure": [{"name": "effort"}],
     },
     {
-        "task": [{"name": "tents", "size": 16, "difficulty": "easy"}, {"name": "execution", "per_turn": 0, "search": "max"}],
+        "task": [{"name": "tents", "size": 16, "difficulty": "easy"}, {"name": "execution", "per_turn": 0}],
         "train": [{"name": "chain_sum", "size": 3}],
         "model": [{"name": "oracle", "label": "o", "method": [[{"name": "budget_force", "think": [10, 20]}], []]}],
+    },
+    {
+        "task": [{"name": "execution", "per_turn": 0}],
+        "stop": {"goal": "max_size", "target": 0.5, "largest": 16},
+        "model": [{"name": "oracle"}],
     },
     {
         "task": [{"name": "jsonl", "file": "problems.jsonl"}, {"name": "gym", "dataset": "chain_sum", "size": [0, 1]}],
@@ -51,7 +56,7 @@ NAMES = sorted(
 KEYS = [
     "name",
     "size",
-    "search",
+    "goal",
     "target",
     "largest",
     "remember",

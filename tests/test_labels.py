@@ -73,14 +73,6 @@ def test_equal_tables_ask_once() -> None:
     assert len(Study(task=[EXECUTION, EXECUTION], model=[ORACLE]).cells) == 1
 
 
-def test_searches_that_want_something_else_are_two() -> None:
-    search = {"name": "execution", "search": "max", "largest": 16}
-    assert tasks(search, {**search, "target": 0.5}) == [
-        "execution target=0.8",
-        "execution target=0.5",
-    ]
-
-
 def test_options_of_a_dataset_are_named_one_by_one() -> None:
     gym = {"name": "gym", "dataset": "chain_sum", "size": 0}
     few, many = ({"min_terms": 2, "max_terms": n} for n in (4, 6))

@@ -26,8 +26,8 @@ from ponder.run.plan import (
     plan,
     probe,
 )
+from ponder.run.progress import Tally
 from ponder.run.run import run
-from ponder.run.run_stats import Tally
 from ponder.store.store import Store
 from ponder.tasks.chain_sum import ChainSum
 
@@ -212,9 +212,8 @@ def test_a_line_for_each_model_and_task(tmp_path, folder, write) -> None:
             f'{{"prompt": "{n}+1?", "answer": {n + 1}, "size": {1 + n % 2}}}' for n in range(7)
         ),
     )
-    search = {"name": "execution", "search": "max", "per_turn": 0}
     study = Study(
-        task=[{"name": "chain_sum", "size": [2, 4]}, {"name": "jsonl", "file": "a.jsonl"}, search],
+        task=[{"name": "chain_sum", "size": [2, 4]}, {"name": "jsonl", "file": "a.jsonl"}],
         model=[{"name": "oracle", "error": [0.0, 0.5]}, {"name": "endpoint", "id": "m"}],
         folder=folder,
         samples=2,
@@ -225,18 +224,26 @@ def test_a_line_for_each_model_and_task(tmp_path, folder, write) -> None:
         ("oracle error=0.0", "chain_sum", 2, 80),
         ("oracle error=0.0", "jsonl", 2, 14),
     ]
-    searches = [f for f in forecasts if f.task == "execution"]
-    assert [(f.attempts, f.tokens.expected, f.basis) for f in searches] == [
-        (0, None, "the search decides")
-    ] * 3
-    assert searches[0].calls == 1000  # a search ends after a thousand attempts at the latest
-    assert (forecasts[6].model, forecasts[6].tokens.at_most, forecasts[6].calls) == (
+    assert (forecasts[4].model, forecasts[4].tokens.at_most, forecasts[4].calls) == (
         "m",
         None,
         None,
     )
-    assert len(forecasts) == 9
+    assert len(forecasts) == 6
     assert (planned.total.attempts, planned.total.tokens.at_most) == (3 * (80 + 14), None)
+
+
+def test_a_run_that_chooses_the_sizes_has_no_expected_number(tmp_path) -> None:
+    study = Study(
+        task=[{"name": "execution", "per_turn": 0}],
+        model=[{"name": "oracle", "error": [0.0, 0.5]}],
+        stop={"goal": "max_size"},
+    )
+    planned = plan(study, tmp_path / "none.db")
+    assert [(f.attempts, f.tokens.expected, f.basis) for f in planned.forecasts] == [
+        (0, None, "the run decides")
+    ] * 2
+    assert planned.forecasts[0].calls == 1000  # it ends after a thousand attempts at the latest
 
 
 def test_the_table(write, ponder) -> None:

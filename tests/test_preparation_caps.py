@@ -39,6 +39,10 @@ JUDGE = (
     'by = "reward", reward = {{ name = "judge", model = {{ {model} }} }} }}'
 )
 SAMPLER = '{{ name = "shortest", sampler = {{ {model} }}, problems = 20, n = 3, epochs = 1 }}'
+JUDGED_RL = (
+    '{{ name = "length_rl", iterations = 4, problems = 4, n = 4, pool = 8, inner = 1, '
+    'process = {{ name = "judge", model = {{ {model} }} }} }}'
+)
 LENGTHS = {"median": 150, "sigma": 0.8}
 
 
@@ -97,6 +101,23 @@ def test_a_preparation_stops_at_the_cap_and_resumes(serve, study, ponder, method
     with closing(sqlite3.connect("ponder.db")) as db:
         spent = sum(tokens for (tokens,) in db.execute("SELECT tokens FROM study"))
     assert spent >= served.state()["billed_tokens"]
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_reinforcement_learning_with_a_judge_stops_at_the_cap(serve, study, ponder, jobs) -> None:
+    served = serve(lengths=LENGTHS)
+    cap = 8000
+    study(served, JUDGED_RL, f"max_tokens = {cap}")
+    result = ponder("run", "s.toml", "--jobs", jobs, "--json")
+    tally, billed = summary(result), served.state()["billed_tokens"]
+    assert tally["capped"]
+    assert "Traceback" not in result.stderr
+    assert 0 < billed < tally["tokens"] <= cap  # the policy's own samples count too
+    again = ponder("run", "s.toml", "--jobs", jobs, "--set", "max_tokens=100000000", "--json")
+    assert summary(again)["done"] == 2
+    with closing(sqlite3.connect("ponder.db")) as db:
+        spent = sum(tokens for (tokens,) in db.execute("SELECT tokens FROM study"))
+    assert spent >= served.state()["billed_tokens"] > billed
 
 
 def test_money_has_a_cap_in_preparations_too(serve, study, ponder) -> None:

@@ -422,7 +422,7 @@ def test_two_models_are_compared_on_the_same_problems(folder: Path) -> None:
     assert "whole" in repr(found)
     assert "better" in repr(found)
     assert found._repr_html_().count("<iframe") == 1
-    with pytest.raises(UserError, match="no attempts of a model `brokn`"):
+    with pytest.raises(UserError, match="this study has no model `brokn`"):
         ponder.compare(results, "brokn", "whole")
 
 

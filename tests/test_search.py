@@ -10,16 +10,15 @@ import pytest
 
 from ponder import Study
 from ponder.core import Estimate
+from ponder.run.adaptive import decisions
 from ponder.store.store import Store
 
 STUDY = """
 seed = 3
+stop = {{ goal = "max_size", target = 0.5, largest = 512 }}
 [[task]]
 name = "execution"
 per_turn = 0
-search = "max"
-target = 0.5
-largest = 512
 [[model]]
 name = "oracle"
 critical_size = {critical_size}
@@ -48,9 +47,11 @@ def sizes_asked(study: str) -> dict[int, int]:
 
 
 def estimate(study: str) -> Estimate:
-    cells = Study.load(study).cells
     with Store(Path("ponder.db")) as store:
-        return cells[0].quota.search.estimate({cell.size: store.score(cell) for cell in cells})  # type: ignore[union-attr]
+        (decision,) = decisions(Study.load(study), store)
+    assert decision.ended
+    assert decision.estimate
+    return decision.estimate
 
 
 def test_finds_the_critical_size(write, ponder) -> None:
@@ -87,7 +88,7 @@ def test_a_search_resumes_as_if_it_had_not_been_interrupted(write, ponder) -> No
     assert not json.loads(ponder("run", "s.toml", "--json").stdout)["capped"]
     interval = estimate("s.toml")
     assert interval.low < 40 < interval.high <= 1.5 * interval.low
-    assert sizes_asked("s.toml").keys() <= set(Study.load("s.toml").cells[0].quota.search.sizes)  # type: ignore[union-attr]
+    assert sizes_asked("s.toml") == whole
 
 
 def test_a_search_that_has_not_ended_is_incomplete(write, ponder) -> None:
@@ -100,7 +101,7 @@ def test_a_search_that_has_not_ended_is_incomplete(write, ponder) -> None:
     ponder("run", "s.toml", "--set", "max_tokens=20000")
     part = json.loads(ponder("report", "s.toml", "--json").stdout)
     assert not part["complete"]
-    assert "a search has not ended" in ponder("report", "s.toml").stderr
+    assert "the adaptive run has not ended" in ponder("report", "s.toml").stderr
     assert json.loads(ponder("plan", "s.toml", "--json").stdout)["total"]["calls"] > 500
     resumed = json.loads(ponder("run", "s.toml", "--json").stdout)
     assert resumed["stored_before"] == part["answered"] > 0
@@ -116,19 +117,30 @@ def test_a_search_takes_one_sample_per_problem(write, ponder) -> None:
 
 def test_a_search_ends_when_every_attempt_fails(write, ponder, folder) -> None:
     write("down.py", DOWN)
-    write("s.toml", STUDY.partition("[[model]]")[0] + '[[model]]\nname = "./down.py"\n')
+    study = STUDY.format(critical_size=40)
+    write("s.toml", study.partition("[[model]]")[0] + '[[model]]\nname = "./down.py"\n')
     result = ponder("run", "s.toml", "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout)["failed"] == 1
+    again = json.loads(ponder("run", "s.toml", "--json").stdout)
+    assert (again["done"], again["failed"]) == (1, 1)  # the same attempt, once more
 
 
-def test_a_search_asks_what_comes_without_one_first(write, ponder) -> None:
-    write(
-        "s.toml", STUDY.format(critical_size=40) + '[[task]]\nname = "execution"\nsize = [3, 5]\n'
+def test_a_stored_study_with_a_search_is_read_as_the_goal() -> None:
+    """As `ponder view` reads it."""
+    task = {"name": "execution", "per_turn": 0}
+    searched = {**task, "search": "max", "target": 0.5, "largest": 512}
+    model = [{"name": "oracle"}]
+    stored = Study.from_table({"task": [searched], "model": model})
+    rule = {"goal": "max_size", "target": 0.5, "largest": 512}
+    now = Study.from_table({"task": [task], "model": model, "stop": rule})
+    assert [cell.key for cell in stored.cells] == [cell.key for cell in now.cells]
+    assert stored.stop_rule == now.stop_rule
+    renamed = Study.from_table(
+        {"task": [task], "model": model, "stop": {"margin": 0.1, "of": "accuracy"}}
     )
-    assert ponder("run", "s.toml").exit_code == 0
-    asked = sizes_asked("s.toml")
-    assert (asked[3], asked[5]) == (20, 20)
+    assert renamed.stop_rule is not None
+    assert renamed.stop_rule.goal == "accuracy"
 
 
 @pytest.mark.parametrize(("critical_size", "ends"), [("inf", (512, math.inf)), (0.01, (0, 1))])
@@ -144,13 +156,26 @@ def test_open_ends(write, ponder, critical_size, ends) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (('search = "max"', 'search = "min"'), "task[0].search: there is no choice 'min'"),
+        (('"max_size"', '"min_size"'), "stop.goal: there is no choice 'min_size'"),
         (
-            ('search = "max"', 'search = "max"\nsize = 4'),
-            "task[0].size: a search chooses its own sizes",
+            ("per_turn = 0", "per_turn = 0\nsize = 4"),
+            "task[0].size: with the goal `max_size`, the run chooses the sizes",
         ),
-        (("target = 0.5", "target = 1.5"), "task[0]: target is an accuracy from"),
-        (("largest = 512", "largest = 1"), "task[0]: `largest` must be above 1, not 1"),
+        (("target = 0.5", "target = 1.5"), "stop: target is an accuracy from"),
+        (("largest = 512", "largest = 1"), "stop: `largest` must be above 1, not 1"),
+        (("target = 0.5", "margin = 0.1"), "stop: the goal `max_size` has no `margin`"),
+        (
+            ('goal = "max_size"', "decide = true"),
+            "stop: `target` and `largest` belong to the goal `max_size`",
+        ),
+        (
+            ("goal =", "of ="),
+            'stop.of: `of` is now called `goal`\nhint: stop = { decide = true, goal = "max_size" }',
+        ),
+        (
+            ("per_turn = 0", 'search = "max"'),
+            "task[0].search: a search is now the goal `max_size` of the study's `stop`\nhint: remove it",
+        ),
     ],
 )
 def test_mistakes(write, ponder, change, message) -> None:

@@ -89,13 +89,13 @@ def test_set_without_an_index_means_every_table(write) -> None:
         ("model.error=x", "--set model.error: expected a number, not text\n"),
         ("model[0].error=[0.1, true]", "--set model[0].error: expected a number, not true or false\n"),
         ("task.size=[2, 1]", "--set task.size: chain_sum adds at least 2 numbers, not 1\n"),
-        ("model.prices.input=x", "--set model.prices.input: there is no `prices` in the study"),
-        ("model.method.n=3", "--set model.method.n: there is no `method` in the study"),
-        ("model.error.x=3", "--set model.error.x: there is no `error` in the study"),
+        ("model.prices.input=x", "--set model.prices.input: the study has no `prices`"),
+        ("model.method.n=3", "--set model.method.n: the study has no `method`"),
+        ("model.error.x=3", "--set model.error.x: the study has no `error`"),
         ("task.size[0]=3", "--set task.size[0]: a value in a list can't be set alone\nhint: --set task.size=[…]"),
-        ("problems.x=3", "--set problems.x: `problems` is no table, so nothing in it can be set"),
+        ("problems.x=3", "--set problems.x: `problems` is not a table, so no key of it can be set"),
         ("task[2].size=3", "--set task[2].size: there is no task[2]: the study has 1, counted from 0"),
-        ("taks.size=3", "--set taks.size: there is no `taks` in the study to set anything in\nhint: did you mean `task`?"),
+        ("taks.size=3", "--set taks.size: the study has no `taks` to set a key in\nhint: did you mean `task`?"),
         ("model.errr=1", "--set model.errr: model `oracle` has no key `errr`\nhint: did you mean `error`?"),
     ],
 )  # fmt: skip
@@ -150,10 +150,12 @@ def test_another_name_is_no_hint_where_there_is_no_such_key(write, ponder) -> No
 
 
 def test_a_search_over_sizes_that_a_task_lacks_is_said(write, ponder) -> None:
-    searched = GOOD.replace('"chain_sum"\nsize = [2, 4]', '"math500"\nsearch = "max"')
+    searched = GOOD.replace('"chain_sum"\nsize = [2, 4]', '"math500"').replace(
+        "problems = 3\n", 'stop = { goal = "max_size" }\n'
+    )
     result = ponder("plan", write("s.toml", searched))
     assert (
-        "s.toml: task[0].search: a search can't ask for size 1: math500 has no sizes\nhint: remove `search`"
+        "s.toml: task[0]: the goal `max_size` can't ask for size 1: math500 has no sizes\nhint: name sizes"
         in result.stderr
     )
 

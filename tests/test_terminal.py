@@ -199,12 +199,10 @@ def test_a_task_with_fewer_problems_than_wanted_is_not_incomplete(ponder, write)
     assert 100 < report["asked"] == report["answered"] < 500
 
 
-def test_a_search_has_no_number_of_its_own(ponder, write) -> None:
-    task = 'name = "execution"\nper_turn = 0\nsearch = "max"\nlargest = 8'
-    write(
-        "s.toml",
-        GOOD.replace('name = "chain_sum"\nsize = [2, 4]', task).replace("problems = 3\n", ""),
-    )
+def test_a_run_that_chooses_the_sizes_asks_for_what_it_asked(ponder, write) -> None:
+    study = GOOD.replace('name = "chain_sum"\nsize = [2, 4]', 'name = "execution"\nper_turn = 0')
+    write("s.toml", study.replace("problems = 3\n", 'stop = { goal = "max_size", largest = 8 }\n'))
     ponder("run", "s.toml")
     report = json.loads(ponder("report", "s.toml", "--json").stdout)
-    assert (report["complete"], report["asked"]) == (True, None)
+    assert report["complete"] is True
+    assert 0 < report["asked"] == report["answered"]

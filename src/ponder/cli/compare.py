@@ -133,18 +133,15 @@ def _two(
 
 def _model(results: Results, label: str, run: str) -> Model:
     """Return a model's attempts in a store; `run` is the command that would ask it."""
-    from ponder.core.plugins import nearest
+    from ponder.study.labels import cells_called, unknown_name
 
-    study = results.study
-    by_variant = label in {cell.label.variant for cell in study.cells}
-    if not by_variant and label not in {cell.label.model for cell in study.cells}:
-        known = dict.fromkeys(
-            name for cell in study.cells for name in (cell.label.variant, cell.label.model)
-        )
-        raise UserError(f"`{label}` is no model of {study.name}", hint=nearest(label, known))
-    cells = [
-        c for c in results.cells if label == (c.label.variant if by_variant else c.label.model)
-    ]
+    study_cells = results.study.cells
+    if cells_called(study_cells, "variant", label):
+        cells = cells_called(results.cells, "variant", label)
+    elif cells_called(study_cells, "model", label):
+        cells = cells_called(results.cells, "model", label)
+    else:
+        raise unknown_name(study_cells, "model", label)
     chosen = set(cells)
     outcomes = [o for o in results.outcomes if o.cell in chosen]
     if not any(o.answered for o in outcomes):

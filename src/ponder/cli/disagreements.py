@@ -26,7 +26,9 @@ def disagreements(
         differing = [
             p for p in sorted(rates[0].keys() & rates[1].keys()) if rates[0][p] != rates[1][p]
         ]
-        texts = [_attempts(model, task, size, set(differing)) for model in (first, second)]
+        texts = []
+        for model, outcomes in zip((first, second), sides, strict=True):
+            texts.append(_attempts(model, outcomes, size, set(differing)))
         for problem in differing:
             record: dict[str, Any] = {"task": task, "size": size, "problem": problem}
             record |= {"right": "A" if rates[0][problem] > rates[1][problem] else "B"}
@@ -50,15 +52,15 @@ def _rates(outcomes: list[Outcome], size: int) -> dict[str, float]:
 
 
 def _attempts(
-    model: Model, task: str, size: int, problems: set[str]
+    model: Model, outcomes: list[Outcome], size: int, problems: set[str]
 ) -> dict[str, list[dict[str, Any]]]:
     from ponder.store.store import Store
 
     texts: dict[str, list[dict[str, Any]]] = {problem: [] for problem in problems}
-    known = {o.cell.task_key for o in model.outcomes}
+    cells_of_task = {outcome.cell for outcome in outcomes}
     with Store(model.store) as opened:
         for cell in model.cells:
-            if cell.size != size or (cell.label.task != task and len(known) > 1):
+            if cell.size != size or cell not in cells_of_task:
                 continue
             for done in opened.attempts(cell):
                 if done.attempt.problem.id in problems and done.attempt.ended != "failed":

@@ -28,7 +28,7 @@ from ponder.core.text import as_json as json_text
 from ponder.core.text import printable
 
 if TYPE_CHECKING:
-    from ponder.run.run_stats import Tally
+    from ponder.run.progress import Tally
 
 STORE = "ponder.db"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -349,7 +349,7 @@ def watch(reports: Iterable[Progress], *, as_json: bool = False) -> bool:
     Returns whether there was anything to do.
     """
     from ponder.run import progress
-    from ponder.run.run_stats import Tally
+    from ponder.run.progress import Tally
 
     with resumable():
         waiting = iter(reports)

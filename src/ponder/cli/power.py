@@ -90,9 +90,7 @@ def needs(study: Study, path: Path, goal: Goal, guess: dict[str, float] | None) 
                 cells[cell.variant_key].append(cell)
         for key in keys if goal.width is not None else keys[1:]:
             pair = [key] if goal.width is not None else [keys[0], key]
-            if not all(cells[one] for one in pair) or any(
-                cell.quota.search for one in pair for cell in cells[one]
-            ):
+            if not all(cells[one] for one in pair) or study.chooses_sizes:
                 continue
             own = [
                 [o for o in outcomes if (o.cell.variant_key, o.cell.task_key) == (one, task_key)]
@@ -101,7 +99,7 @@ def needs(study: Study, path: Path, goal: Goal, guess: dict[str, float] | None) 
             found.append(_need(variants[key], task, [cells[one] for one in pair], own, goal, guess))
     if not found:
         raise UserError(
-            "there is nothing to plan: a search decides itself how many attempts it makes"
+            "there is nothing to plan: the run decides itself how many attempts it makes"
         )
     return found
 

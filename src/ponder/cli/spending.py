@@ -11,8 +11,7 @@ from ponder.core.text import count, printable
 from ponder.results.study import Study
 from ponder.run.caps import Money, priced_at_most
 from ponder.run.plan import Forecast, Plan, Range, saved
-from ponder.run.progress import short
-from ponder.run.summary import money_text
+from ponder.run.progress import money_text, short
 from ponder.store.store import Store
 
 
@@ -97,7 +96,7 @@ def plan_text(plan: Plan, study: Study, probe: str) -> str:
             f"at most: unknown, because nothing limits a reply of {names}; give its [[model]] a `budget`, in tokens"
         )
     if plan.total.tokens.expected is None and not all(
-        line.basis == "the search decides" for line in plan.forecasts
+        line.basis == "the run decides" for line in plan.forecasts
     ):
         notes.append(
             f"expected: unknown before anything is asked; `{probe}` asks 2 per cell and keeps them"
@@ -111,11 +110,11 @@ def making_at_most(plan: Plan) -> Money | None:
 
 
 def _at_most(total: Forecast) -> str:
-    return (
-        f"at most {count(total.attempts, 'attempt')}, likely fewer"
-        if total.to_run
-        else "nothing more to ask"
-    )
+    if total.to_run:
+        return f"at most {count(total.attempts, 'attempt')}, likely fewer"
+    if total.calls or total.calls is None:
+        return "the run chooses the sizes"
+    return "nothing more to ask"
 
 
 def adaptive_json(study: Study, path: Path) -> dict[str, Any]:
@@ -125,26 +124,32 @@ def adaptive_json(study: Study, path: Path) -> dict[str, Any]:
     with Store(path) as store:
         found = decisions(study, store)
     left = saved(study, path)
+    savings = None
+    if left:
+        savings = {
+            "attempts": left.to_run,
+            "tokens": left.tokens.expected,
+            "cost": left.cost and left.cost.expected,
+        }
     return {
         "decisions": [dataclasses.asdict(decision) for decision in found],
         "attempts": sum(decision.attempts for decision in found),
         "full_plan": sum(decision.at_most for decision in found),
-        "saved": {
-            "attempts": left.to_run,
-            "tokens": left.tokens.expected,
-            "cost": left.cost and left.cost.expected,
-        },
+        "saved": savings,  # None: the run chose the sizes, so there is no full plan
     }
 
 
 def adaptive_text(data: dict[str, Any], currency: str) -> str:
     """The same in sentences."""
+    sentences = [printable(decision["text"]) for decision in data["decisions"]]
     left = data["saved"]
+    if left is None:
+        return "\n".join(sentences)
     rest = [f"about {short(left['tokens'])} tokens"] if left["tokens"] else []
     rest += [f"{money_text(left['cost'])} {currency}"] if left["cost"] else []
     would = f"; the rest would take {' and '.join(rest)}" if rest else ""
     made = f"{data['attempts']:,} of the full plan's {count(data['full_plan'], 'attempt')}{would}"
-    return "\n".join([*(printable(decision["text"]) for decision in data["decisions"]), made])
+    return "\n".join([*sentences, made])
 
 
 def _numbers(amounts: Range | None, text: Any) -> tuple[str | None, ...]:

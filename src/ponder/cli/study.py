@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ponder.results.results import Coverage
     from ponder.results.study import Study
-    from ponder.run.run_stats import Tally
+    from ponder.run.progress import Tally
     from ponder.study.cell import StudyCell
 
 
@@ -84,7 +84,7 @@ def plan(
     from ponder.cli.spending import plan_json, plan_text
     from ponder.run.plan import plan as planned
     from ponder.run.plan import probe as probing
-    from ponder.run.summary import summary
+    from ponder.run.progress import summary
 
     loaded, about_power = load(study, settings, models), bool(power or margin or width or guess)
     if probe:
@@ -195,7 +195,7 @@ def run(
     retried by the next run.
     """
     from ponder.cli.spending import adaptive_json, adaptive_text
-    from ponder.run.summary import summary
+    from ponder.run.progress import summary
 
     loaded = load(study, settings, models)
     tally = run_in_terminal(
@@ -228,7 +228,7 @@ def regrade(
 
     No model is called.
     """
-    from ponder.run.grading import grade_again
+    from ponder.run.attempt import grade_again
     from ponder.store.benchmark_digests import with_stored_digests
     from ponder.store.store import Store
 
@@ -272,7 +272,7 @@ def report(
     """
     from ponder.core.plugins import need
     from ponder.results.interop.tracking import track as log_report
-    from ponder.results.page import report as write_report
+    from ponder.results.report import report as write_report
 
     results = load(study, settings, models).results(store)
     if track:

@@ -119,7 +119,7 @@ def try_(
     again.
     """
     from ponder.cli.study import run_in_terminal
-    from ponder.run.summary import summary
+    from ponder.run.progress import summary
     from ponder.store.store import Store
 
     given = {key: value for key in SHORT if (value := short[key]) is not None}

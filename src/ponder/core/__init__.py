@@ -1,4 +1,4 @@
-"""What plugins import: the nouns, the interfaces, errors, and hashes.
+"""What plugins import: the nouns, the interfaces, the capabilities, errors and hashes.
 
     from ponder.core import Grade, Problem, Task
 
@@ -31,17 +31,17 @@ from ponder.core.capabilities import (
 )
 from ponder.core.cell import ANSWERED, ENDINGS, Basis, Cell, MethodUse
 from ponder.core.contracts import (
+    Figure,
     Method,
     Model,
+    ModelLabel,
     Plugin,
     Task,
     TrainingProblems,
     not_in_key,
     renamed,
 )
-from ponder.core.drawing import Drawing, Mark
 from ponder.core.errors import ModelFailure, UserError, error_at
-from ponder.core.figure import Figure, ModelLabel
 from ponder.core.jsonl import lines
 from ponder.core.keys import digest, fingerprint, seed_from, weights_fingerprint
 from ponder.core.nouns import (
@@ -49,10 +49,12 @@ from ponder.core.nouns import (
     Bill,
     Completion,
     CountedBy,
+    Drawing,
     Ended,
     Estimate,
     Grade,
     Label,
+    Mark,
     Memory,
     Message,
     Observer,

@@ -1,9 +1,11 @@
-"""What some plugins can do beside what their interface asks of all: small classes to inherit next
-to `Task` or `Model`.
+"""Capabilities: what only some plugins can do, as small classes to inherit next to the interface.
 
-    class Execution(Task, Conversation, Drawable):
+    class Execution(Task, Conversation, Drawable): ...
 
-The functions below ask a plugin for such an ability, and say what holds for a plugin without it.
+A capability says what the plugin must define and who calls it. Callers test `isinstance(model,
+WithWeights)`, or call `require(model, WithWeights)`, which raises the `UserError` that says what to
+use instead. The functions below call a capability where a plugin has it, and do what holds for a
+plugin without it where it doesn't.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from ponder.core.contracts import Method, Model, Task, TrainingProblems
 from ponder.core.errors import UserError
 from ponder.core.nouns import (
     Completion,
+    Drawing,
     Grade,
     Memory,
     Message,
@@ -29,37 +32,47 @@ from ponder.core.nouns import (
 )
 
 if TYPE_CHECKING:
-    from ponder.core.drawing import Drawing
     from ponder.core.scoring import CacheBudget, Policy
 
+# Whether a model with a pruned cache also measures how far its logits differ from the full cache's.
 Fidelity: TypeAlias = Literal["no", "also", "only"]
-# Computes the most that something may take; None if there is no limit.
+# Computes an upper bound on what some work may spend; None if there is no limit.
 Limit: TypeAlias = Callable[[], "Spend | None"]
 LONG_ANSWER = 10_000  # characters that any built-in grader reads within a millisecond
 
 
+# Tasks
+
+
 class Conversation(ABC):
-    """A task whose turns each have an answer."""
+    """A task with several turns, each of which has an answer.
+
+    `Problem.turns` holds one user message per turn. A run asks them one after the other.
+    """
 
     @abstractmethod
     def solve_turn(self, problem: Problem, turn: int) -> str:
-        """Return a right answer to one turn."""
+        """Return a correct answer to one turn, as a model should write it."""
 
     @abstractmethod
     def grade_turns(self, problem: Problem, answers: Sequence[str]) -> Grade:
-        """Judge all answers together."""
+        """Grade the replies of all turns together, when the last turn is answered."""
 
     def turn_grades(self, problem: Problem, answers: Sequence[str]) -> Sequence[Grade]:  # noqa: ARG002 for subclasses
-        """Judge each turn by itself, for exports; empty if only all turns together are judged."""
+        """Grade each turn separately, for exports; empty if the task can't."""
         return ()
 
     def history_entry(self, answer: str) -> str:
-        """Return what is kept of a reply in the history under `remember = "answers"`."""
+        """Return the text that stands for a reply in later turns under `remember = "answers"`."""
         return answer
 
 
 class ParsesAnswers(ABC):
-    """A task that reads an answer without grading it: grading is slow, or judges all turns at once."""
+    """A task that can parse an answer without grading it.
+
+    Votes and the view of a transcript need only the parsed answer. Inherit it where grading is slow
+    or judges all turns at once.
+    """
 
     @abstractmethod
     def parse(self, problem: Problem, answer: str) -> Any:
@@ -67,41 +80,41 @@ class ParsesAnswers(ABC):
 
 
 class ComparesAnswers(ABC):
-    """A task in which two parsed answers may be the same though they aren't equal, such as 0.5 and
-    1/2.
-    """
+    """A task in which different parsed answers may mean the same, such as 0.5 and 1/2."""
 
     @abstractmethod
     def same_answer(self, one: Any, other: Any) -> bool:
-        """Return whether two parsed answers are the same, and so vote together."""
+        """Return whether two parsed answers mean the same, so that they vote together."""
 
 
 class SlowGrading:
-    """A task whose `grade` may take longer than a millisecond for a short answer: it is called in a
-    thread.
-    """
+    """A task whose `grade` may take over a millisecond: a run calls it in a thread."""
 
 
 class Drawable:
-    """A task that shows its problems and answers to a reader."""
+    """A task that draws its problems and answers on the page of a transcript."""
 
     def drawings(self, problem: Problem, answers: Sequence[str]) -> Sequence[Drawing]:  # noqa: ARG002 for subclasses
-        """Draw the problem with the answers of its turns; the first is shown, others can be chosen."""
+        """Draw the problem with the answers of its turns.
+
+        The page shows the first drawing and offers the others.
+        """
         return ()
 
     def right_answer(self, problem: Problem) -> Any:
-        """Return the right answer as JSON, if `gold` is more than that."""
+        """Return the correct answer as JSON, if `gold` holds more than that."""
         return problem.gold
 
 
 class CheckedSteps(ABC):
-    """A task that checks the steps of a solution."""
+    """A task that can check the steps of a solution; the `oracle` reward scores with it."""
 
     @classmethod
     @abstractmethod
     def sound_steps(cls, problem: Problem, steps: Sequence[str]) -> Sequence[bool] | None:
-        """Return for each step whether it and all before it are right; None if the text can't be
-        checked.
+        """Return for each step whether it and all steps before it are correct.
+
+        Return None if the text can't be checked.
         """
 
 
@@ -110,8 +123,9 @@ class Addends(ABC):
 
     @abstractmethod
     def addends(self, problem: Problem, turn: int) -> Sequence[tuple[str, int]]:
-        """Return the terms of a turn's sum in order: how each number was obtained ("" if it is
-        given), and it.
+        """Return the terms of a turn's sum in order: how each was obtained, and its value.
+
+        The text is "" for a number that the problem states.
         """
 
 
@@ -120,13 +134,14 @@ class WithWarning(ABC):
 
     @abstractmethod
     def warning(self) -> str:
-        """Describe what looks like a mistake; "" if nothing does."""
+        """Return a sentence that `plan` and `run` print; "" if nothing looks like a mistake."""
 
 
 class FromLog:
-    """A task or model whose attempts another program made: they are only in the store, with the
-    grades of its log.
-    """
+    """A task or model that another program ran: its attempts are imported and can't be repeated."""
+
+
+# Models
 
 
 class Sampled(ABC):
@@ -139,11 +154,11 @@ class Sampled(ABC):
 
     @abstractmethod
     def at_temperature(self, temperature: float) -> Model:
-        """Return the same model, sampled at a temperature."""
+        """Return the same model at another temperature, for methods that sample rollouts."""
 
 
 class WithWeights(ABC):
-    """A model with local weights, which methods can change."""
+    """A model with local weights, which training methods change."""
 
     refusal: ClassVar[tuple[str, str]] = (
         "a model of the kind `{kind}` has no local weights that could be changed",
@@ -152,64 +167,61 @@ class WithWeights(ABC):
 
     @abstractmethod
     def source(self, task: Task) -> Source:
-        """Return where its weights for a task are."""
+        """Return where its weights for a task are, and how to load them."""
 
     @abstractmethod
     def with_weights(self, folder: Path) -> Model:
-        """Return the same model with the weights in a folder."""
+        """Return the same model with the weights in a folder, which a method has trained."""
 
     def with_adapter(self, weights: Path, adapter: Path) -> Model | None:  # noqa: ARG002 for subclasses
-        """Return the same model with a LoRA adapter on the weights in a folder; None if it can't
-        serve one unmerged.
+        """Return the same model with a LoRA adapter on the weights in a folder.
+
+        Return None if it can't serve an unmerged adapter.
         """
         return None
 
     def made(self, task: Task) -> Mapping[str, float]:  # noqa: ARG002 for subclasses
-        """Return what making its weights for a task cost, and what was measured; empty if Ponder
-        didn't make them.
+        """Return what training its weights for a task cost, and what was measured meanwhile.
 
-        The costs are `rollout_tokens`, `training_tokens` and `seconds` of CPU.
+        The costs are `rollout_tokens`, `training_tokens` and `seconds` of CPU. Empty if Ponder
+        didn't train them.
         """
         return {}
 
     def ships(self) -> bool:
-        """Return whether its weights come with Ponder, and with them what policies have learned for
-        them.
-        """
+        """Return whether its weights come with Ponder, together with trained eviction policies."""
         return False
 
     def gpus(self) -> float:
-        """Return how many GPUs one copy of it needs, where a cluster hands them out."""
+        """Return how many GPUs one copy needs. A cluster reserves them."""
         return 0
 
 
 class Codec(Protocol):
-    """Renders requests as token ids and reads replies, for weights that don't use a chat template.
+    """Renders requests as token ids and parses replies, for weights without a chat template.
 
     A model plugin returns one from `WithCodec.codec`; the pocket model is an example.
     """
 
     def prompt_ids(self, request: Request) -> list[int]:
-        """Render the request."""
+        """Return the token ids of a request's prompt."""
 
     def reply(self, request: Request, ids: Sequence[int]) -> tuple[str, str, int]:
-        """Return thinking, answer, and the number of thinking tokens of a reply."""
+        """Return the thinking, the answer, and the number of thinking tokens of a reply."""
 
     def split(self, thinking: str) -> list[str]:
         """Split thinking into its steps."""
 
     def sound(self, request: Request, steps: Sequence[str], style: str) -> list[bool]:
-        """Return for each step of the thinking whether it is right and follows from those before
-        it.
-        """
+        """Return for each step of the thinking whether it and all steps before it are correct."""
 
 
 class WithCodec(ABC):
-    """A model whose tokens a `Codec` renders and reads, instead of a chat template."""
+    """A model whose weights use a `Codec` instead of a chat template."""
 
     @abstractmethod
     def codec_name(self, task: Task) -> str:
-        """Return the model plugin whose `codec` its weights use; "" if they use a chat template."""
+        """Return the model plugin whose `codec` the weights use; "" if they use a chat template."""
 
     @classmethod
     def codec(cls, task: str) -> Codec | None:  # noqa: ARG003 for subclasses
@@ -218,7 +230,7 @@ class WithCodec(ABC):
 
 
 class Prunable(ABC):
-    """A model whose KV cache an eviction policy can prune."""
+    """A model whose KV cache an eviction policy can prune, through the method `compress`."""
 
     refusal: ClassVar[tuple[str, str]] = (
         "a KV cache can be pruned only in local weights, not in a model of the kind `{kind}`",
@@ -233,89 +245,89 @@ class Prunable(ABC):
     def fit_policy(
         self, policy: Policy, train_on: Sequence[TrainingProblems]
     ) -> Iterator[Progress]:
-        """Train what an eviction policy needs to know about this model, unless that is already
-        there.
-        """
+        """Train a policy for this model and yield progress; do nothing if it is trained already."""
 
     @abstractmethod
     def prompt_tokens(self, request: Request) -> int | None:
-        """Return how long a prompt is, in tokens; None if that is unknown before it is asked."""
+        """Return the length of a prompt in tokens; None if it is unknown before the call."""
 
 
 class Served:
-    """A model that a server answers for, which it may start itself.
+    """A model that a server answers for, possibly one that it starts itself.
 
-    It tells a request of each call that it sends.
+    Its `complete` notifies `request.observer` of each call that it sends.
     """
 
     async def reach(self) -> None:
-        """Raise `UserError` if the server can't answer. Called once, when a run opens it."""
+        """Raise `UserError` if the server can't answer. Called once, when a run opens the model."""
 
     def start(self, task: Task) -> Iterator[Progress]:  # noqa: ARG002 for subclasses
-        """Start the server; yields progress."""
+        """Start the server and yield progress."""
         yield from ()
 
     def kept_open(self) -> AbstractContextManager[None]:
-        """Keep running what `start` has started while the block runs, between one use of the model
-        and the next.
-        """
+        """Keep a started server running inside the block, from one use of the model to the next."""
         return nullcontext()
 
 
 class Forecast(ABC):
-    """A model that can guess how fast it is."""
+    """A model that can estimate its speed, for the durations that `ponder plan` prints."""
 
     @abstractmethod
     def tokens_per_second(self, task: Task) -> tuple[float, str] | None:
-        """Estimate the aggregate throughput, and say what from; None if unknown."""
+        """Estimate the aggregate throughput, and name what it is from; None if unknown."""
 
 
 class Measuring(ABC):
-    """A model, or a method, whose completions measure more than tokens."""
+    """A model or method whose completions measure more than tokens."""
 
     @abstractmethod
     def measures(self) -> Collection[str]:
-        """Return the names of the measurements, for figures that draw them."""
+        """Return the names in `Completion.measures`. `Figure.needs` is checked against them."""
+
+
+# Methods
 
 
 class Prepared(ABC):
-    """A method that has work to do before it is applied, such as training."""
+    """A method with work to do before it is applied, such as training.
 
-    changes_weights: ClassVar[bool] = False  # whether its model is a folder of new weights
+    A run calls `make` before `apply`; so does `ponder prepare STUDY`.
+    """
+
+    # Whether the resulting model is a folder of new weights.
+    changes_weights: ClassVar[bool] = False
 
     @abstractmethod
     def make(self, model: Model) -> Iterator[Progress]:
-        """Do what takes long before `apply`; yields progress.
-
-        Does nothing if it is already done.
-        """
+        """Do the work for a model and yield progress; do nothing if it is done already."""
 
     def missing_outputs(self, model: Model) -> Collection[Path]:  # noqa: ARG002 for subclasses
-        """Return what `make` still has to write for this model, also files and folders that other
-        methods need too.
+        """Return the files and folders that `make` still has to write for a model.
 
-        With `--jobs` or `--ray` they are made in other processes, and no two processes make the
-        same one. A method that doesn't say what it writes is made in the run's own process.
+        With `--jobs` or `--ray`, methods are made in other processes, and no two processes make the
+        same output. A method that returns nothing here is made in the run's own process.
         """
         return ()
 
     def folder(self, model: Model) -> Path | None:  # noqa: ARG002 for subclasses
-        """Return where the weights or the reward made for this model are, or will be; None if it
-        makes none.
+        """Return where the weights or the reward trained for a model are, or will be.
+
+        Return None if it trains none.
         """
         return None
 
     def sampling_limits(self, model: Model) -> Mapping[Path, Limit]:  # noqa: ARG002 for subclasses
-        """Return the most that `make` will sample, by the file that keeps it, so that shared
-        samples count once.
+        """Return upper bounds on what `make` will sample, by the file that caches the samples.
+
+        Two methods that share a file count it once.
         """
         return {}
 
     def samplers(self, model: Model) -> Sequence[Model]:  # noqa: ARG002 for subclasses
-        """Return the models that `make` still has to ask, such as teachers and judges: the study's
-        caps count them.
+        """Return the models that `make` still has to ask, such as teachers and judges.
 
-        Whatever `make` asks, it asks through `ponder.core.metering.complete`.
+        The study's caps count them: `make` asks through `ponder.core.metering.complete`.
         """
         return ()
 
@@ -324,8 +336,9 @@ class Prepared(ABC):
         return self
 
     def training_seed(self) -> int | None:
-        """Return the seed of its training, by which alone variants may differ; None if it doesn't
-        train.
+        """Return the seed of its training; None if it doesn't train.
+
+        Cells that differ only in this seed are one variant.
         """
         return None
 
@@ -342,9 +355,7 @@ Capability = TypeVar("Capability", Sampled, WithWeights, Prunable)
 
 
 def require(model: Model, capability: type[Capability]) -> Capability:
-    """Return the model if it has a capability; else raise the `UserError` that says what to use
-    instead.
-    """
+    """Return the model if it has a capability; raise `UserError` with its `refusal` if not."""
     if isinstance(model, capability):
         return model
     what, hint = capability.refusal
@@ -362,24 +373,24 @@ def training_seed(method: Method) -> int | None:
 
 
 def kept_open(model: Model) -> AbstractContextManager[None]:
-    """Keep a model's servers running while the block runs, if it starts some."""
+    """Keep a model's servers running inside the block, if it starts some."""
     return model.kept_open() if isinstance(model, Served) else nullcontext()
 
 
 def solve_turn(task: Task, problem: Problem, turn: int) -> str:
-    """Return a right answer to one turn of a problem."""
+    """Return a correct answer to one turn of a problem."""
     if isinstance(task, Conversation):
         return task.solve_turn(problem, turn)
     return task.solve(problem)
 
 
 def solve_turns(task: Task, problem: Problem) -> list[str]:
-    """Return a right answer to each turn of a problem."""
+    """Return a correct answer to each turn of a problem."""
     return [solve_turn(task, problem, turn) for turn in range(len(problem.turns))]
 
 
 def grade_turns(task: Task, problem: Problem, answers: Sequence[str]) -> Grade:
-    """Judge the answers of all turns; the last one counts if the task isn't a conversation."""
+    """Grade the replies of all turns; only the last counts if the task isn't a conversation."""
     if isinstance(task, Conversation):
         return task.grade_turns(problem, answers)
     return task.grade(problem, answers[-1])
@@ -402,50 +413,48 @@ def parse_turns(task: Task, problem: Problem, answers: Sequence[str]) -> Any:
 
 
 def right_answer(task: Task, problem: Problem) -> Any:
-    """Return the right answer as JSON, to be shown next to what `parse_turns` finds."""
+    """Return the correct answer as JSON, to be shown next to the result of `parse_turns`."""
     if isinstance(task, Drawable):
         return task.right_answer(problem)
     return problem.gold
 
 
 def same_answer(task: Task, one: Any, other: Any) -> bool:
-    """Return whether two parsed answers are the same."""
+    """Return whether two parsed answers mean the same."""
     if isinstance(task, ComparesAnswers):
         return task.same_answer(one, other)
     return bool(one == other)
 
 
 def equal_answers(task: Task, parsed: Sequence[Any]) -> list[int | None]:
-    """Return for each parsed answer the index of the first that is the same; None where there is no
-    answer.
+    """Return for each parsed answer the index of the first that means the same.
 
-    Samples with the same number vote together: while a run asks, and when stored attempts are
-    counted.
+    Samples with the same number vote together, in a run and when stored attempts are counted. None
+    stands where there is no answer.
     """
-    distinct: list[int] = []  # indices of answers that differ from all before them
     firsts: list[int | None] = []
+    distinct: list[int] = []  # indices of answers that differ from all before them
     for index, answer in enumerate(parsed):
         if answer is None:
             firsts.append(None)
             continue
-        first = next(
-            (other for other in distinct if same_answer(task, answer, parsed[other])), index
-        )
-        if first == index:
+        for earlier in distinct:
+            if same_answer(task, answer, parsed[earlier]):
+                firsts.append(earlier)
+                break
+        else:
             distinct.append(index)
-        firsts.append(first)
+            firsts.append(index)
     return firsts
 
 
 def grades_slowly(task: Task, answers: Iterable[str]) -> bool:
-    """Return whether these answers should be graded in a thread, so that a run's other calls don't
-    wait.
-    """
+    """Return whether to grade these answers in a thread, so that a run's other calls don't wait."""
     return isinstance(task, SlowGrading) or sum(map(len, answers)) > LONG_ANSWER
 
 
 def history_message(task: Task, memory: Memory, completion: Completion) -> Message:
-    """Return a completion as it stands in the history of later turns."""
+    """Return the message that stands for a completion in the history of later turns."""
     text = completion.answer
     if memory.remember == "answers" and isinstance(task, Conversation):
         text = task.history_entry(completion.answer)

@@ -1,5 +1,4 @@
-"""Cells: a cell is one model with its methods, asked one task at one size. A study is a list of
-cells.
+"""The cell: one model with its methods on one task at one size. A study is a list of cells.
 
 A cell is identity only. It travels from the study file to the dot on the page: an attempt has its
 cell, a row of a figure's table has the cells that it was computed from, and a page links by them.
@@ -25,14 +24,15 @@ from ponder.core.keys import digest, seed_from
 from ponder.core.nouns import Ended, Memory, Problem, TurnLimit
 
 ENDINGS: tuple[Ended, ...] = get_args(Ended)
-# the endings that estimates count
+# The endings that estimates count.
 ANSWERED: tuple[Ended, ...] = ("right", "wrong", "unparsed", "truncated")
 DEFAULT_MEMORY = Memory()
-SEED = "seed"  # the setting that `Prepared.training_seed` returns
+# The setting that `Prepared.training_seed` returns.
+SEED = "seed"
 
 
 class MethodUse(NamedTuple):
-    """One method of the chain that a model was put under, with every setting, defaults included."""
+    """One method of a cell's chain, with every setting, defaults included."""
 
     name: str
     settings: Mapping[str, Any]
@@ -78,7 +78,7 @@ class Cell:
 
     @cached_property
     def task_key(self) -> bytes:
-        """Key of the task and what of a conversation is shown in later turns, whatever the size."""
+        """Key of the task and of the memory between turns, whatever the size."""
         return digest(self.task.identity(), self.task.version, *self._memory_identity)
 
     @cached_property
@@ -93,9 +93,7 @@ class Cell:
 
     @cached_property
     def variant_key(self) -> bytes:
-        """Key of the model with its methods, without training seeds: equal for all seeds of one
-        recipe.
-        """
+        """Key of the model with its methods, equal for all training seeds of one recipe."""
         seedless = []
         for method in self.methods:
             identity = method.identity()
@@ -115,7 +113,7 @@ class Cell:
         return [asdict(self.memory)]
 
     def spec(self) -> dict[str, Any]:
-        """Return what the key is made of, as JSON."""
+        """Return what the key is computed from, as JSON."""
         task = {
             **self.task.identity(),
             "version": self.task.version,
@@ -131,10 +129,10 @@ class Cell:
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:
-        """Every setting in the key, defaults included, by its dotted name: `task.mode`,
-        `model.temperature`, `vote.n`.
+        """Every setting in the key, defaults included, by its dotted name.
 
-        If a chain has a method twice, the second is `vote[1].n`.
+        Names are `task.mode`, `model.temperature`, `vote.n`; the second `vote` of a chain is
+        `vote[1].n`.
         """
         table = {f"task.{name}": value for name, value in self.task_settings.items()}
         table |= {f"model.{name}": value for name, value in self.model_settings.items()}
@@ -144,20 +142,20 @@ class Cell:
 
     @cached_property
     def owners(self) -> Mapping[str, MethodUse]:
-        """The methods in the order in which they were applied, by the first part of their settings'
-        dotted names.
-        """
+        """The methods in the order of their application, by the prefix of their dotted names."""
         uses: dict[str, MethodUse] = {}
         earlier: Counter[str] = Counter()
         for use in self.chain:
-            place = f"[{earlier[use.name]}]" if earlier[use.name] else ""
-            uses[f"{use.name}{place}"] = use
+            prefix = use.name
+            if earlier[use.name]:
+                prefix = f"{use.name}[{earlier[use.name]}]"
+            uses[prefix] = use
             earlier[use.name] += 1
         return MappingProxyType(uses)
 
     @cached_property
     def chain(self) -> tuple[MethodUse, ...]:
-        """The methods in the order in which they were applied."""
+        """The methods in the order of their application."""
         return tuple(
             MethodUse(method.plugin_name(), _method_settings(method)) for method in self.methods
         )
@@ -174,13 +172,13 @@ class Cell:
 
     @cached_property
     def training_seeds(self) -> tuple[int, ...]:
-        """One seed per method of the chain that trains."""
+        """The seed of each method of the chain that trains."""
         seeds = map(training_seed, self.methods)
         return tuple(seed for seed in seeds if seed is not None)
 
     @cached_property
     def turn_limit(self) -> TurnLimit:
-        """The most that one turn may take, with every call that the methods make."""
+        """An upper bound on what one turn may spend, with every call that the methods make."""
         limit: TurnLimit = self.model.turn_limit
         for method in self.methods:
             limit = method.turn_limit(limit)
@@ -188,11 +186,13 @@ class Cell:
 
     @cached_property
     def reply_limit(self) -> int | None:
-        """The most tokens that a reply has where later turns show it; None if there is no limit."""
+        """An upper bound on a reply's tokens in later turns; None if there is no limit."""
         if self.memory.remember != "all":
             return self.model.max_tokens()
         turn = self.turn_limit(0, None)  # with all its thinking, also of a call before the last
-        return turn and turn.completion_tokens
+        if turn is None:
+            return None
+        return turn.completion_tokens
 
     def asks(self) -> list[Model]:
         """Return the other models that the methods ask, such as a judge."""
@@ -200,8 +200,11 @@ class Cell:
 
     def prepared_by(self) -> list[Model]:
         """Return the models that preparations still have to ask, such as teachers."""
-        prepared = [method for method in self.methods if isinstance(method, Prepared)]
-        return [model for method in prepared for model in method.samplers(self.model)]
+        models: list[Model] = []
+        for method in self.methods:
+            if isinstance(method, Prepared):
+                models.extend(method.samplers(self.model))
+        return models
 
     def attempt_seed(self, problem: Problem, sample: int, turn: int) -> int:
         """Return the seed of one request: different for every turn of every attempt."""
@@ -209,14 +212,13 @@ class Cell:
 
 
 class Basis(str):
-    """The attempts that a row of a figure's table was computed from: those of some cells that ended
-    in some ways.
+    """The attempts that a row of a figure's table was computed from: some cells, some endings.
 
     As text it is a short id, which is all that a chart's data hold of it.
     """
 
     cells: tuple[Cell, ...]
-    ended: tuple[Ended, ...]  # empty: however they ended
+    ended: tuple[Ended, ...]  # empty for all endings
 
     def __new__(cls, cells: Iterable[Cell], ended: Iterable[Ended] = ANSWERED) -> Basis:
         distinct = tuple(dict.fromkeys(cells))
@@ -238,10 +240,10 @@ def settings_in_key(plugin: Plugin) -> dict[str, Any]:
 
 
 def _method_settings(plugin: Plugin) -> dict[str, Any]:
-    """Return the settings in the key. A plugin inside it is shown by its title, with its own
-    settings as `reward.size`.
+    """Return the settings in the key. A plugin among them is given by its title.
 
-    Of several plugins, such as teachers, each is shown by its label if it has one.
+    Its own settings follow as `reward.size`. Of several plugins, such as teachers, each is given by
+    its label if it has one.
     """
     settings: dict[str, Any] = {}
     for name, value in settings_in_key(plugin).items():
@@ -256,14 +258,14 @@ def _method_settings(plugin: Plugin) -> dict[str, Any]:
 
 
 def _plugin_settings(plugin: Plugin) -> dict[str, Any]:
-    """Return what the key holds of a task or a model, defaults included, as JSON; a file by its
-    path.
-    """
+    """Return what the key holds of a task or model as JSON, defaults included, files by path."""
     fields = dataclasses.fields(plugin)  # type: ignore[arg-type]
     names = {f.metadata.get("was") or f.name for f in fields if not f.metadata.get("not_in_key")}
-    # What the key holds besides settings, such as a digest of the weights.
-    more = {key: value for key, value in plugin.identity().items() if key not in names}
-    return more | {name: _plain(value) for name, value in settings_in_key(plugin).items()}
+    # What the key holds besides settings comes first, such as the name and a digest of the weights.
+    values = {key: value for key, value in plugin.identity().items() if key not in names}
+    for name, value in settings_in_key(plugin).items():
+        values[name] = _plain(value)
+    return values
 
 
 def _plain(value: Any) -> Any:
@@ -281,18 +283,16 @@ def _plain(value: Any) -> Any:
 
 
 def described(value: Any) -> Any:
-    """Return a plugin's title with the settings that its title doesn't show; other values as they
-    are.
-    """
+    """Return a plugin's title with the settings that it doesn't show; other values as they are."""
     if not isinstance(value, Plugin):
         return value
     defaults = {f.name: f.default for f in dataclasses.fields(value)}  # type: ignore[arg-type]
     title = value.title()
-    parts = [title]
+    words = [title]
     for name, setting in settings_in_key(value).items():
         if setting == defaults[name]:
             continue
         text = str(_plain(setting))
         if text not in title and title not in text:
-            parts.append(f"{name}={text}")
-    return " ".join(parts)
+            words.append(f"{name}={text}")
+    return " ".join(words)

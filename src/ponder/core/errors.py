@@ -1,4 +1,4 @@
-"""Errors that a user can correct, and answers that did not come.
+"""`UserError` for mistakes that a user can correct, and `ModelFailure` for answers that never came.
 
 A mistake in a study file, an option or a data file raises `UserError`; the command line prints it
 without a traceback and exits with code 2. A model that gives no answer raises `ModelFailure`.
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from ponder.core.nouns import Bill
 
 
-# How a hint of the command line is said in Python. A command that has no counterpart there stays,
-# and is marked.
+# Commands in hints, and the calls that replace them in Python. A command without a counterpart stays
+# and is marked "(in a terminal)".
 IN_PYTHON = (
     (r"ponder (?:run|prepare) STUDY", "study.run()"),
     (r"ponder run --ray", 'study.run(ray="auto")'),
@@ -31,8 +31,7 @@ COMMAND = re.compile(r"\bponder [a-z]")
 
 
 class Location(str):
-    """A place in a study or in an option: the file, and the keys and indices that lead to a value
-    in it.
+    """The location of a value in a study file: the file, and the keys and indices that lead to it.
 
     `Location("study.toml", "task", 0) / "size"` reads `study.toml: task[0].size`.
     """
@@ -42,36 +41,44 @@ class Location(str):
 
     def __new__(cls, file: str, *parts: str | int) -> Self:
         path = ""
-        for part in parts:
-            if isinstance(part, int):
-                path += f"[{part}]"
+        for key in parts:
+            if isinstance(key, int):
+                path += f"[{key}]"
+            elif path:
+                path += f".{key}"
             else:
-                path += f".{part}" if path else part
-        location = super().__new__(cls, f"{file}: {path}" if file and path else file or path)
+                path = key
+        text = f"{file}: {path}" if file and path else file or path
+        location = super().__new__(cls, text)
         location.file = file
         location.parts = parts
         return location
 
     @classmethod
     def of(cls, where: str) -> Location:
-        """Return a place as it is, and any other text as a place without a file."""
+        """Return a location as it is, and any other text as a location without a file."""
         return where if isinstance(where, Location) else cls("", where)
 
-    def __truediv__(self, part: str | int) -> Location:
-        return Location(self.file, *self.parts, part)
+    def __truediv__(self, key: str | int) -> Location:
+        return Location(self.file, *self.parts, key)
 
 
 class UserError(Exception):
     """A mistake that the user can correct: what is wrong, where, and what to do about it.
 
-    It is written in the words of the command line, which prints `in_terminal()`. A script or a
-    notebook shows `str()`, where commands and options become calls and arguments; `in_python` is a
-    hint of its own for these.
+        raise UserError("task `tens` is unknown", where="task[0].name", hint="did you mean `tents`?")
+
+    Write it for the command line, which prints `in_terminal()`. A script or a notebook shows
+    `str()`, in which commands and options become calls and arguments; pass `in_python` where it
+    needs another hint.
     """
 
     def __init__(self, what: str, *, where: str = "", hint: str = "", in_python: str = "") -> None:
         super().__init__(what)
-        self.what, self.where, self.hint, self.in_python = what, where, hint, in_python
+        self.what = what
+        self.where = where
+        self.hint = hint
+        self.in_python = in_python
 
     def __str__(self) -> str:
         where = OPTION.sub(r"\1=", self.where)
@@ -83,7 +90,7 @@ class UserError(Exception):
         return _text(self.where, self.what, self.hint)
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows: no traceback, because the mistake isn't in this code."""
+        """Return what IPython shows: no traceback, because the mistake isn't in this code."""
         return f"UserError: {self}".splitlines()
 
 
@@ -93,14 +100,17 @@ def _text(where: str, what: str, hint: str) -> str:
 
 
 def python_hint(hint: str) -> str:
-    """Return a hint that was written for the command line in the words of Python."""
-    for pattern, words in IN_PYTHON:
-        hint = re.sub(pattern, words, hint)
-    hint = LIST.sub(_listed, OPTION.sub(r"\1=", hint))
-    return f"{hint} (in a terminal)" if COMMAND.search(hint) else hint
+    """Translate a hint that was written for the command line into Python."""
+    for pattern, call in IN_PYTHON:
+        hint = re.sub(pattern, call, hint)
+    hint = OPTION.sub(r"\1=", hint)
+    hint = LIST.sub(_plugin_names, hint)
+    if COMMAND.search(hint):
+        return f"{hint} (in a terminal)"
+    return hint
 
 
-def _listed(command: re.Match[str]) -> str:
+def _plugin_names(command: re.Match[str]) -> str:
     """Return the names that `ponder list KIND` would print."""
     from ponder.core import plugins  # which imports this module
 
@@ -110,11 +120,9 @@ def _listed(command: re.Match[str]) -> str:
 
 
 class ModelFailure(Exception):
-    """A model gave no answer (endpoint down, connection lost): the attempt is `failed`, never
-    wrong.
+    """A model gave no answer (endpoint down, connection lost): the attempt is `failed`, not wrong.
 
-    `bill` is what other calls of the same turn cost, if a method makes several and knows; None if
-    it doesn't.
+    `bill` is what other calls of the same turn cost, if a method makes several; None if unknown.
     """
 
     def __init__(self, why: str, bill: Bill | None = None) -> None:
@@ -124,9 +132,7 @@ class ModelFailure(Exception):
 
 @contextmanager
 def error_at(where: str) -> Iterator[None]:
-    """Add a place, such as `study.toml: task[0].size`, to a `UserError` raised inside that has
-    none.
-    """
+    """Add a location to a `UserError` that is raised in the block without one."""
     try:
         yield
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Reads a user's text and JSONL files line by line. Every error names its place: `path:line`."""
+"""Reads text and JSONL files of users line by line. Every error names its location, `path:line`."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from ponder.core.errors import UserError
 from ponder.core.text import plain
 
 T = TypeVar("T")
-# bytes that a record, or whatever else is in memory at once, may take after unpacking
+# Bytes that a record, or whatever else is in memory at once, may take after unpacking.
 MOST_UNPACKED = 128 << 20
-# in one record: lists and objects take up to fifty times their bytes in memory
+# Values in one record: in memory, lists and objects take up to fifty times their bytes.
 MOST_VALUES = 5_000_000
-MOST_BLANK = 1_000_000  # lines in a row
+MOST_BLANK = 1_000_000  # blank lines in a row
 ONE_RECORD = "a line holds one record, such as a trace"
 NESTED = "lists or objects are nested too deeply"
-RELATIVE = "a path in a study file is relative to its folder; one after --set or in Python, to the current folder"
+RELATIVE = (
+    "a path in a study file is relative to its folder; "
+    "one after --set or in Python, to the current folder"
+)
 
 
 def check_ends(path: Path) -> None:
-    """Raise `UserError` for a pipe or a device: a stranger's study may name one, and reading it
-    never ends.
-    """
+    """Raise `UserError` for a pipe or a device, which a stranger's study may name: no end to read."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise UserError(f"{path} is a pipe or a device, not a file", hint=RELATIVE)
 
 
 def lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Each line that isn't blank, as (place, line).
+    """Yield (location, line) for each line that isn't blank; the location is `path:number`.
 
-    A place is `path:number`. An empty file is an error.
+    An empty file is an error.
     """
     empty = True
     try:
@@ -51,7 +52,7 @@ def lines(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def decode(line: str | bytes, kind: type[T], where: str, example: str) -> T:
-    """One line of JSON as a type. `example` is a right line, for the hint."""
+    """Decode one line of JSON as a type. `example` is a valid line, for the hint."""
     try:
         return msgspec.json.decode(line, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -61,16 +62,13 @@ def decode(line: str | bytes, kind: type[T], where: str, example: str) -> T:
 
 
 def records(path: Path, kind: type[T], example: str) -> Iterator[tuple[str, T]]:
-    """Each line of a JSONL file as a type, with its place."""
+    """Yield (location, record) for each line of a JSONL file, decoded as a type."""
     for where, line in lines(path):
         yield where, decode(line, kind, where, example)
 
 
 def unpacked(file: IO[bytes], where: str, hint: str) -> bytes:
-    """Read the whole of a compressed file.
-
-    Raises `UserError` if it is too large: a small file unpacks to any size.
-    """
+    """Read all of a compressed file; raise `UserError` if it is too large once unpacked."""
     content = file.read(MOST_UNPACKED + 1)
     if len(content) > MOST_UNPACKED:
         raise UserError(f"it unpacks to more than {MOST_UNPACKED >> 20} MB", where=where, hint=hint)
@@ -79,17 +77,18 @@ def unpacked(file: IO[bytes], where: str, hint: str) -> bytes:
 
 
 def check_values(content: bytes, where: str, hint: str) -> None:
-    """Raise `UserError` for JSON of so many values that it must not be decoded."""
-    if (
-        len(content) > MOST_VALUES
-        and sum(content.count(mark) for mark in (b",", b"[", b"{")) > MOST_VALUES
-    ):
+    """Raise `UserError` for JSON with too many values to decode."""
+    if len(content) <= MOST_VALUES:
+        return
+    values = content.count(b",") + content.count(b"[") + content.count(b"{")
+    if values > MOST_VALUES:
         raise UserError(f"it has more than {MOST_VALUES:,} values", where=where, hint=hint)
 
 
 def raw_lines(file: IO[bytes], where: str) -> Iterator[bytes]:
-    """Yield the lines of a file. Raises `UserError` for one that is too long to be a record."""
-    number = blank = 0
+    """Yield the lines of a file; raise `UserError` for one that is too long to be a record."""
+    number = 0
+    blank = 0
     while line := file.readline(MOST_UNPACKED + 1):
         number += 1
         if len(line) > MOST_UNPACKED:

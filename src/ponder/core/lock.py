@@ -1,5 +1,4 @@
-"""A lock between processes that the operating system releases however its holder ends, `kill -9`
-included.
+"""A lock between processes that is released however its holder ends, `kill -9` included.
 
 The lock is an exclusive transaction on a small SQLite file, because SQLite locks files on every
 system (`fcntl` exists on POSIX alone).
@@ -18,9 +17,7 @@ class Held(UserError):
 
 
 def acquire(path: Path) -> sqlite3.Connection | None:
-    """The lock, held until its connection is closed; None if it is held already, by this process or
-    another.
-    """
+    """Return the lock, held until its connection is closed; None if some process holds it."""
     lock = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
     try:
         lock.execute("BEGIN EXCLUSIVE")

@@ -1,9 +1,8 @@
-"""Counts what a preparation asks of models, such as the samples of a teacher, under the caps of the
-study.
+"""Counts the model calls of a preparation, such as a teacher's samples, under the study's caps.
 
-A preparation is ordinary code, in a thread or in another process, with an event loop of its own.
-Whoever starts it sets the `METER`; whatever asks a model there does so through `complete`, which
-reserves the most that a call may take before it is sent, and settles it with its bill.
+A preparation is ordinary code, in a thread or in another process, with its own event loop. The run
+sets `METER` before it starts one; inside, every call goes through `complete`, which reserves an
+upper bound before the call is sent and settles it with its bill.
 """
 
 from __future__ import annotations
@@ -27,39 +26,43 @@ class CapReached(Exception):
 
 
 class Till(Protocol):
-    """Where the calls of a preparation are paid. Each call has a number of its own."""
+    """Where the calls of a preparation are paid, each under its own number.
+
+    `ponder.run.caps` implements it.
+    """
 
     async def reserve(
         self, call: int, model: str, limit: Spend | None, prices: Prices | None, server: str = ""
     ) -> bool:
-        """Wait until the most that a call may take fits under the caps; False if there is no room
-        for it.
+        """Wait until a call's limit fits under the caps; return False if there is no room for it.
 
         `server` bills the call; "" if nobody does.
         """
 
     def settle(self, call: int, bill: Bill | None) -> None:
-        """Count the bill of a call that has ended; None if it has none."""
+        """Count the bill of a call that has ended, and release its reservation."""
 
     def lose(self, call: int, spend: Spend) -> None:
-        """Count what a try may have been billed that gave no answer."""
+        """Count what a try without an answer may have been billed."""
 
     def retried(self, retry: Retry) -> None:
-        """Report a try that gave no answer."""
+        """Report a try without an answer."""
 
     def has_room(self) -> bool:
-        """Return whether what is in progress still fits under the caps, after tries were lost."""
+        """Return whether the calls in progress still fit under the caps, after lost tries."""
 
 
 @dataclass
 class Meter:
-    """Asks models, and pays for every call."""
+    """Asks models, and has the till pay for every call."""
 
     till: Till
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     async def complete(self, model: Model, request: Request) -> Completion:
-        call, name = next(self._numbers), model.label or model.title()
+        """Ask a model; raise `CapReached` if the caps have no room for the call."""
+        call = next(self._numbers)
+        name = model.label or model.title()
         limit = model.turn_limit(request.prompt_limit, request.budget)
         if not await self.till.reserve(call, name, limit, model.prices, model.server()):
             raise CapReached
@@ -69,11 +72,13 @@ class Meter:
             completion = await model.complete(replace(request, observer=calls))
             bill = completion.bill
         except BaseException as error:
-            bill = error.bill if isinstance(error, ModelFailure) else None
-            reported = isinstance(model, Served) or not model.server()
-            gone = calls.open if reported else limit or Spend(calls=1)
-            if bill is None and gone.calls:
-                self.till.lose(call, gone)
+            if isinstance(error, ModelFailure):
+                bill = error.bill
+            lost = limit or Spend(calls=1)
+            if isinstance(model, Served) or not model.server():  # it has reported its tries
+                lost = calls.open
+            if bill is None and lost.calls:
+                self.till.lose(call, lost)
             raise
         finally:
             self.till.settle(call, bill)
@@ -83,12 +88,12 @@ class Meter:
     def held(
         self, name: str, limit: Spend | None, prices: Prices | None
     ) -> Iterator[Callable[[Bill], None]]:
-        """Reserve the most that work in processes of its own may take; the block is given where to
-        tell its bill.
+        """Reserve an upper bound for work in other processes; the block is given `report_bill`.
 
-        Without a bill all of it counts as spent.
+        If the block reports no bill, all of the limit counts as spent.
         """
-        call, bills = next(self._numbers), list[Bill]()
+        call = next(self._numbers)
+        bills: list[Bill] = []
         if not asyncio.run(self.till.reserve(call, name, limit, prices)):
             raise CapReached
         try:
@@ -100,7 +105,7 @@ class Meter:
 
 
 class _Calls(Observer):
-    """The tries of one call: those that are sent, and neither answered nor known to have failed."""
+    """The tries of one call that were sent, and neither answered nor known to have failed."""
 
     def __init__(self, model: Model, till: Till, call: int) -> None:
         self._model = model
@@ -132,6 +137,8 @@ METER: ContextVar[Meter | None] = ContextVar("meter", default=None)
 
 
 async def complete(model: Model, request: Request) -> Completion:
-    """Ask a model for a preparation; raises `CapReached` if the caps have no room for the call."""
+    """Ask a model for a preparation; raise `CapReached` if the caps have no room for the call."""
     meter = METER.get()
-    return await (model.complete(request) if meter is None else meter.complete(model, request))
+    if meter is None:
+        return await model.complete(request)
+    return await meter.complete(model, request)

@@ -23,18 +23,23 @@ if TYPE_CHECKING:
     from ponder.core.contracts import Task
 
 Role: TypeAlias = Literal["system", "user", "assistant"]
+# Who counted the tokens of a bill, the most reliable first.
 CountedBy: TypeAlias = Literal["server", "tokenizer", "estimate"]
 # How an attempt ended. `open` is a conversation in progress; the others are final.
 Ended: TypeAlias = Literal["open", "right", "wrong", "unparsed", "truncated", "failed"]
+# What of a reply later turns show: its parsed answer, the text a user would see, or all of it.
 Remember: TypeAlias = Literal["answers", "visible", "all"]
-Part: TypeAlias = Literal["all", "thinking", "answer"]  # which part of a trace
-TokenKind: TypeAlias = Literal["output", "thinking", "answer"]  # output: thinking and answer
+# Which part of a trace.
+Part: TypeAlias = Literal["all", "thinking", "answer"]
+# Which tokens of a reply; output is thinking and answer together.
+TokenKind: TypeAlias = Literal["output", "thinking", "answer"]
+# The rows of a table, and the named tables that a figure is drawn from: plain JSON values.
 Records: TypeAlias = list[dict[str, Any]]
-Tables: TypeAlias = dict[str, Records]  # what a figure is drawn from: named tables of plain values
-# one report of a long job, such as {"step": 50, "of": 400, "loss": 0.7}
+Tables: TypeAlias = dict[str, Records]
+# One progress report of a long job, such as {"step": 50, "of": 400, "loss": 0.7}.
 Progress: TypeAlias = dict[str, Any]
-# The most that one turn may take, from its prompt tokens and the budget of its reply; None if there
-# is no limit.
+# Computes an upper bound on what one turn may spend from its prompt tokens and the budget of its
+# reply; None if there is no limit.
 TurnLimit: TypeAlias = "Callable[[int, int | None], Spend | None]"
 
 
@@ -47,17 +52,18 @@ class Message:
 
 
 def token_limit(messages: Iterable[Message], known: Mapping[Message, int] | None = None) -> int:
-    """The most tokens that messages can have: a tokenizer makes at most one per byte, and a chat
-    template adds some.
+    """Return an upper bound on the tokens of messages, without a tokenizer.
 
-    `known` has the tokens of messages that a model wrote, as their bills say; read again, a text
-    may have some more.
+    A tokenizer makes at most one token per byte, and a chat template adds some. `known` has the
+    billed tokens of messages that a model wrote; encoded again, a text may take a quarter more.
     """
-    known = known or {}
-    sizes = (
-        (len(m.content.encode("utf-8", "replace")), 1.25 * known.get(m, math.inf)) for m in messages
-    )
-    return 64 + sum(int(min(size)) + 16 for size in sizes)
+    total = 64
+    for message in messages:
+        limit: float = len(message.content.encode("utf-8", "replace"))
+        if known and message in known:
+            limit = min(limit, 1.25 * known[message])
+        total += int(limit) + 16
+    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,25 +75,25 @@ class Problem:
     turns: tuple[str, ...]  # one user message per turn
     gold: Any = None  # JSON: what the grader needs to know
     system: str = ""
-    # messages given before the first turn, as if they had been exchanged
+    # Messages that the model is shown before the first turn, as if they had been exchanged.
     history: tuple[Message, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: what an analyst may want to know
 
     def opening(self) -> tuple[Message, ...]:
-        """Everything before the first turn: the system message and the given history."""
-        system = (Message("system", self.system),) if self.system else ()
-        return (*system, *self.history)
+        """Return everything before the first turn: the system message and the history."""
+        if not self.system:
+            return self.history
+        return (Message("system", self.system), *self.history)
 
 
 class Spend(NamedTuple):
-    """Tokens that have been spent or may be, without texts: an upper limit, a forecast, or a sum of
-    bills.
-    """
+    """A number of tokens and calls: an upper bound, a forecast, or a sum of bills."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0  # thinking and answer
     calls: int = 0
-    reward_tokens: int = 0  # of a reward, apart: it has prices of its own
+    # Of a reward, counted separately: it is another model, with its own prices.
+    reward_tokens: int = 0
     reward_cost: float = 0.0
 
     def plus(self, other: Spend) -> Spend:
@@ -101,12 +107,13 @@ class Spend(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """The model's own, without the reward's."""
+        """Tokens of the model itself, without those of the reward."""
         return self.prompt_tokens + self.completion_tokens
 
     def as_reward(self, prices: Prices | None) -> Spend:
-        """What a reward may take, as it stands in the limit of the model whose replies it scores."""
-        return Spend(0, 0, self.calls, self.tokens, prices.cost_at_most(self) if prices else 0.0)
+        """Return a reward's spend as part of the spend of the model whose replies it scores."""
+        cost = prices.cost_at_most(self) if prices else 0.0
+        return Spend(calls=self.calls, reward_tokens=self.tokens, reward_cost=cost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,27 +125,24 @@ class Bill:
     answer_tokens: int = 0
     seconds: float = 0.0
     counted_by: CountedBy = "server"
-    cached_tokens: int = 0  # of the prompt tokens, those that the server read from its prompt cache
-    # What a reward read and wrote to pick this reply, apart: it is another model, with prices of
-    # its own.
+    # How many of the prompt tokens the server read from its prompt cache.
+    cached_tokens: int = 0
+    # What a reward read and wrote to pick this reply: it is another model, with its own prices.
     reward_prompt_tokens: int = 0
     reward_completion_tokens: int = 0
     reward_cost: float = 0.0
-    slack: Spend = field(
-        default_factory=Spend
-    )  # to add for an upper bound, where the server reports no usage; never stored
+    # What to add for an upper bound where the server reports no usage; never stored.
+    slack: Spend = field(default_factory=Spend)
 
     def __add__(self, other: Bill) -> Bill:
         # A sum is only as reliable as its least reliable part.
-        weakest = max(
-            self.counted_by, other.counted_by, key=("server", "tokenizer", "estimate").index
-        )
+        reliability = ("server", "tokenizer", "estimate")
         return Bill(
             self.prompt_tokens + other.prompt_tokens,
             self.thinking_tokens + other.thinking_tokens,
             self.answer_tokens + other.answer_tokens,
             self.seconds + other.seconds,
-            weakest,
+            max(self.counted_by, other.counted_by, key=reliability.index),
             self.cached_tokens + other.cached_tokens,
             self.reward_prompt_tokens + other.reward_prompt_tokens,
             self.reward_completion_tokens + other.reward_completion_tokens,
@@ -148,7 +152,7 @@ class Bill:
 
     @property
     def tokens(self) -> int:
-        """The model's own, without the reward's."""
+        """Tokens of the model itself, without those of the reward."""
         return self.prompt_tokens + self.thinking_tokens + self.answer_tokens
 
     @property
@@ -156,11 +160,10 @@ class Bill:
         return self.tokens + self.reward_prompt_tokens + self.reward_completion_tokens
 
     def as_reward(self, prices: Prices | None) -> Bill:
-        """A reward's own bill, as it stands in that of the model whose reply it has scored."""
-        completion = self.thinking_tokens + self.answer_tokens
+        """Return a reward's bill as part of the bill of the model whose reply it has scored."""
         return Bill(
             reward_prompt_tokens=self.prompt_tokens,
-            reward_completion_tokens=completion,
+            reward_completion_tokens=self.thinking_tokens + self.answer_tokens,
             reward_cost=prices.cost(self) if prices else 0.0,
             slack=self.slack.as_reward(prices),
         )
@@ -177,17 +180,23 @@ class Prices:
 
     def __post_init__(self) -> None:
         for name in ("input", "output", "cached_input"):
-            if (price := getattr(self, name)) is not None and not 0 <= price < math.inf:
+            price = getattr(self, name)
+            if price is not None and not 0 <= price < math.inf:
                 raise UserError(f"the price `{name}` must be 0 or more, not {price}")
 
     def cost(self, bill: Bill) -> float:
-        cached = min(bill.cached_tokens, bill.prompt_tokens) if self.cached_input is not None else 0
+        """Return the cost of a completion."""
+        cached = 0
+        cached_price = 0.0
+        if self.cached_input is not None:
+            cached = min(bill.cached_tokens, bill.prompt_tokens)
+            cached_price = self.cached_input
+        prompt = (bill.prompt_tokens - cached) * self.input + cached * cached_price
         completion = bill.thinking_tokens + bill.answer_tokens
-        prompt = (bill.prompt_tokens - cached) * self.input + cached * (self.cached_input or 0.0)
         return (prompt + completion * self.output) / 1e6
 
     def cost_at_most(self, spend: Spend) -> float:
-        """The cost of these tokens if none of them is cached."""
+        """Return the cost of these tokens if none of them is cached."""
         return (spend.prompt_tokens * self.input + spend.completion_tokens * self.output) / 1e6
 
 
@@ -199,19 +208,19 @@ class Completion:
     answer: str
     stop: Literal["end", "length"]
     bill: Bill
-    # other measurements, such as the cache's bytes
+    # Other measurements, such as the bytes of the KV cache.
     measures: Mapping[str, float] = field(default_factory=dict)
-    tokens: Sequence[int] = ()  # the reply's token ids, if the model gives them; never stored
-    prompt: Sequence[int] = ()  # the prompt's, if a server made them; never stored
-    # why there is no answer, if the server says so: `empty reply`, `content filter`, `refusal`
+    tokens: Sequence[int] = ()  # token ids of the reply, if the model returns them; never stored
+    prompt: Sequence[int] = ()  # token ids of the prompt, if a server made them; never stored
+    # Why there is no answer, if the server reports it: `empty reply`, `content filter`, `refusal`.
     note: str = ""
-    # Where each step of the thinking ends, and how a process reward scored it, from 0 to 1; empty
-    # if none did.
+    # For each step of the thinking the position of its end and its score from a process reward,
+    # from 0 to 1; empty if there is none.
     step_scores: Sequence[tuple[int, float]] = ()
 
 
 class Retry(NamedTuple):
-    """A try that gave no answer."""
+    """A try of a request that brought no answer."""
 
     kind: Literal["rate limit", "timeout", "error"]
     why: str  # as the user may see it: no secrets
@@ -220,28 +229,26 @@ class Retry(NamedTuple):
 
 
 class Observer:
-    """Hears of every try of a request, so that a run knows what may have been billed.
+    """Is notified of every try of a request, so that a run knows what may have been billed.
 
-    This one ignores it all.
+    A model that asks a server calls these methods on `request.observer`; a method that asks several
+    times passes the observer on. This base class ignores every call.
     """
 
-    # Held during each call to a server, where only one may be in progress: nobody knows yet how it
-    # bills.
+    # Held during each call to a server whose billing isn't known yet, so that only one is open.
     alone: Lock | None = None
 
     def sent(self, request: Request) -> None:
-        """Called right before each try is sent; may raise, so that it isn't."""
+        """Handle a try that is about to be sent; raise to prevent it."""
 
     def retried(self, request: Request, retry: Retry) -> None:
-        """Called after each try without an answer, the last included, before the next; may raise to
-        prevent that.
-        """
+        """Handle a try without an answer, the last one included; raise to prevent the next."""
 
     def billed(self, request: Request, bill: Bill) -> None:
-        """Called with the bill of each reply, also where a method asks several times."""
+        """Handle the bill of a reply. A method may cause several per turn."""
 
     def warned(self, text: str) -> None:
-        """Called with what the user should know."""
+        """Handle a warning for the user."""
 
 
 IGNORE = Observer()
@@ -249,9 +256,7 @@ IGNORE = Observer()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call of a model: the messages, and the problem behind them for models that render their
-    own prompt.
-    """
+    """One call of a model: the messages, and the problem for models that render their own prompt."""
 
     task: Task
     problem: Problem
@@ -260,21 +265,20 @@ class Request:
     sample: int = 0
     turn: int = 0
     budget: int | None = None  # completion tokens, if a method allows fewer than the model does
-    # the most that it may take, if it asks another model than the study's: a judge
+    # An upper bound on the call's spend, if it goes to another model than the study's: a judge.
     limit: Spend | None = None
-    # a model that asks a server reports each try
     observer: Observer = field(default=IGNORE, compare=False, repr=False)
 
     @property
     def prompt_limit(self) -> int:
-        """The most tokens that its messages can have."""
+        """An upper bound on the tokens of the messages."""
         return token_limit(self.messages)
 
     @classmethod
     def first_turn(
         cls, task: Task, problem: Problem, seed: int = 0, budget: int | None = None
     ) -> Request:
-        """The request that opens a problem."""
+        """Return the request of a problem's first turn."""
         messages = (*problem.opening(), Message("user", problem.turns[0]))
         return cls(task, problem, messages, seed, budget=budget)
 
@@ -295,13 +299,15 @@ class Memory:
             )
 
     def visible(self, past: list[Message]) -> list[Message]:
-        """The part of the past that the next turn is shown."""
-        return past if self.window is None else past[-2 * self.window :]
+        """Return the messages of earlier turns that the next turn is shown."""
+        if self.window is None:
+            return past
+        return past[-2 * self.window :]
 
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """A task's judgement of an answer."""
+    """A task's verdict on an answer."""
 
     correct: bool
     parsed: Any = None  # the answer as the task read it, as JSON; None if no answer was found
@@ -326,27 +332,32 @@ class Attempt:
 
     @property
     def bill(self) -> Bill:
-        first, *rest = self.completions or (Completion("", "", "end", Bill()),)
-        return sum((c.bill for c in rest), first.bill)
+        """The sum of the bills of all turns."""
+        if not self.completions:
+            return Bill()
+        total = self.completions[0].bill
+        for completion in self.completions[1:]:
+            total += completion.bill
+        return total
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What people call a cell: for legends and tables. Nothing groups by it or takes it apart."""
+    """What people call a cell, in legends and tables. Code never groups by it or parses it."""
 
-    task: str  # the task, and the settings that tell it from others of the study
+    task: str  # the task, and the settings that distinguish it in the study
     base: str  # the model without its methods
-    # the base model, its methods, and the settings that tell it from others of the study
+    # The base model, its methods, and the settings that distinguish it in the study.
     model: str
     variant: str  # the model without training seeds: equal for all seeds of one recipe
-    methods: str = ""  # the variant without its base model; "": it has no methods
+    methods: str = ""  # the variant without its base model; "" if it has no methods
 
 
 class Outcome(NamedTuple):
     """An attempt as statistics see it: its cell, and facts in columns, no text."""
 
     cell: Cell  # one object for all attempts of a cell
-    label: Label  # the same
+    label: Label  # one object for all attempts of a cell
     problem: str
     sample: int
     ended: Ended
@@ -358,9 +369,10 @@ class Outcome(NamedTuple):
     counted_by: CountedBy
     details: Mapping[str, Any]  # what the task's grader recorded, and what the model measured
     attempt: int = 0  # the attempt's id in the store
-    # what making its weights cost, and what was measured meanwhile
+    # What training its weights cost, and what was measured meanwhile.
     made: Mapping[str, float] = MappingProxyType({})
-    cached_tokens: int = 0  # of the prompt tokens, those that the server read from its prompt cache
+    # How many of the prompt tokens the server read from its prompt cache.
+    cached_tokens: int = 0
 
     @property
     def size(self) -> int:
@@ -372,7 +384,7 @@ class Outcome(NamedTuple):
 
     @property
     def answered(self) -> bool:
-        """Whether there is an answer, or a truncated one; a failed call is none."""
+        """Whether the model replied, be it with a truncated reply; False for a failed call."""
         return self.ended not in ("failed", "open")
 
     def tokens(self, kind: TokenKind) -> int:
@@ -405,7 +417,7 @@ class Source(NamedTuple):
     dtype: str = "float32"
     device: str = "cpu"
     threads: int = 1
-    # the model plugin whose `codec` renders and reads for these weights; "": the chat template
+    # The model plugin whose `codec` renders and reads for these weights; "": the chat template.
     codec: str = ""
     attn: str = "auto"  # attention implementation, by its name in transformers
 
@@ -426,27 +438,52 @@ class Steps:
     question: str
     thinking: tuple[str, ...]
     answer: tuple[str, ...]
-    # what else is known of the trace, such as `correct`
+    # What else is known of the trace, such as `correct`.
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def part(self, of: Part) -> tuple[str, ...]:
-        return {
-            "all": self.thinking + self.answer,
-            "thinking": self.thinking,
-            "answer": self.answer,
-        }[of]
+        """Return the steps of the thinking, of the answer, or of both."""
+        if of == "thinking":
+            return self.thinking
+        if of == "answer":
+            return self.answer
+        return self.thinking + self.answer
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
     """A reward's scores for a trace.
 
-    A trace that can't be scored has no total, and `why` says the reason.
+    A trace that can't be scored has no total, and `why` holds the reason.
     """
 
     steps: tuple[float, ...] = ()  # from 0 to 1
-    # from 0 to 1, for the trace as a whole; None: the reward gives no such score
+    # From 0 to 1, for the trace as a whole; None if the reward gives no such score.
     trajectory: float | None = None
     total: float | None = None
     why: str = ""
     bill: Bill = field(default_factory=Bill)  # tokens that the reward read and wrote
+
+
+# How a page shows a cell of a drawing. `given`: part of the problem; `right`, `wrong`: part of the
+# answer; `note`: a remark.
+MarkKind: TypeAlias = Literal["", "given", "right", "wrong", "note"]
+
+
+class Mark(NamedTuple):
+    """One cell of a drawing."""
+
+    text: str
+    kind: MarkKind = ""
+    why: str = ""  # what is wrong with it, or what it means, for a tooltip and for screen readers
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A table of marks in which a task shows a problem and an answer to it, without HTML."""
+
+    name: str  # what it shows: "answer", "solution"
+    rows: tuple[tuple[Mark, ...], ...]
+    columns: tuple[str, ...] = ()  # headings of the columns
+    caption: str = ""
+    square: bool = False  # draw it as a grid of equal cells

@@ -20,9 +20,9 @@ from ponder.core import plugins
 from ponder.core.errors import UserError
 from ponder.core.jsonl import MOST_UNPACKED
 
-MEMORY = 4 << 30  # bytes that the subprocess may address; polars itself takes 0.9 of them
+MEMORY = 4 << 30  # bytes that the subprocess may address; polars itself takes 0.9 GB
 CHUNK = 256  # rows that are decoded at a time
-LENGTH = struct.Struct("<Q")  # before each message
+LENGTH = struct.Struct("<Q")  # precedes each message
 DAMAGED = "copy or download it again; a large one can be written again with smaller row groups"
 
 
@@ -32,10 +32,7 @@ class _Message(msgspec.Struct, array_like=True):
 
 
 def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield each row with its values as JSON has them: a date is a text.
-
-    Raises `UserError` if it can't be read.
-    """
+    """Yield each row with values as JSON has them, dates as text; raise `UserError` if it can't."""
     plugins.need("polars", f"reading {path.name}")
     try:
         path.open("rb").close()
@@ -51,21 +48,24 @@ def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
         env=environment,
     ) as process:
         try:
-            while (message := _received(process)).row is not None:
+            message = _receive(process)
+            while message.row is not None:
                 yield message.row
+                message = _receive(process)
         finally:
             process.kill()
     if message.error:
         raise UserError(f"can't read it as Parquet: {message.error}", where=str(path), hint=DAMAGED)
 
 
-def _received(process: subprocess.Popen[bytes]) -> _Message:
+def _receive(process: subprocess.Popen[bytes]) -> _Message:
+    """Read the subprocess's next message."""
     assert process.stdout is not None
-    start = process.stdout.read(LENGTH.size)
-    if len(start) < LENGTH.size:
-        what = f"it is damaged, or takes more than {MEMORY >> 30} GB of memory to read"
-        return _Message(error=what)
-    (length,) = LENGTH.unpack(start)
+    header = process.stdout.read(LENGTH.size)
+    if len(header) < LENGTH.size:
+        reason = f"it is damaged, or takes more than {MEMORY >> 30} GB of memory to read"
+        return _Message(error=reason)
+    (length,) = LENGTH.unpack(header)
     if length > MOST_UNPACKED:
         return _Message(error=f"a row takes more than {MOST_UNPACKED >> 20} MB")
     try:
@@ -75,7 +75,7 @@ def _received(process: subprocess.Popen[bytes]) -> _Message:
 
 
 def _send_rows(path: Path) -> None:
-    """Write a message per row to standard output; the subprocess's part."""
+    """Write a message per row to standard output. This runs in the subprocess."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
@@ -84,13 +84,16 @@ def _send_rows(path: Path) -> None:
 
         table = polars.scan_parquet(path, glob=False)
         start = 0
-        while len(rows := table.slice(start, CHUNK).collect()):
+        rows = table.slice(start, CHUNK).collect()
+        while len(rows):
             for row in rows.iter_rows(named=True):
                 _send(_Message(row))
             start += len(rows)
+            rows = table.slice(start, CHUNK).collect()
         _send(_Message())
     except BaseException as error:  # polars panics with one that is not an Exception
-        _send(_Message(error=str(error).partition("\n")[0][:300] or type(error).__name__))
+        first_line = str(error).partition("\n")[0][:300]
+        _send(_Message(error=first_line or type(error).__name__))
 
 
 def _send(message: _Message) -> None:

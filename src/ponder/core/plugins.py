@@ -1,7 +1,7 @@
 """Finds plugins: a file in a plugin folder is a plugin, named like the file.
 
-`ponder list` reads the first line of each file's docstring without importing the file, so it never
-loads torch. Other packages add plugins through entry points in the groups `ponder.tasks`,
+`ponder list` reads the first paragraph of each file's docstring without importing the file, so it
+never loads torch. Other packages add plugins through entry points in the groups `ponder.tasks`,
 `ponder.models`, `ponder.methods` and so on. A study may also name a file: `name = "./mine.py"`,
 unless it was read from a store: looking at somebody's attempts must not run their code.
 """
@@ -42,9 +42,8 @@ from ponder.core.capabilities import (
     WithWarning,
     WithWeights,
 )
-from ponder.core.contracts import Method, Model, Plugin, Task
+from ponder.core.contracts import Figure, Method, Model, Plugin, Task
 from ponder.core.errors import UserError
-from ponder.core.figure import Figure
 from ponder.core.scoring import (
     Asking,
     Fitted,
@@ -58,7 +57,8 @@ from ponder.core.scoring import (
 )
 
 HERE = Path(__file__).parent.parent
-EXTRAS = {  # packages that an extra installs
+# The packages that each extra installs, for `pip install 'ponder-lab[torch]'` in a hint.
+EXTRAS = {
     "torch": ("accelerate", "gguf", "peft", "safetensors", "tokenizers", "torch", "transformers"),
     "gym": ("reasoning_gym",),
     "llama": ("xllamacpp",),
@@ -71,7 +71,7 @@ EXTRAS = {  # packages that an extra installs
 
 
 class Kind(NamedTuple):
-    """A kind of plugin: its interface, what one of them is called, and their folder."""
+    """A kind of plugin: its interface, its noun, and its folder."""
 
     contract: type[Plugin]
     noun: str
@@ -92,8 +92,9 @@ KINDS: dict[str, Kind] = {
     "methods": Kind(Method, "method", "methods"),
     "figures": Kind(Figure, "figure", "figures"),
 }
-LIBRARIES = {"tasks": ("reading", "subprocess_call")}  # in the folders of plugins, but not plugins
-# What a plugin of a kind may inherit besides, because it can do more.
+# Modules in the folders of plugins that aren't plugins.
+LIBRARIES = {"tasks": ("reading", "subprocess_call")}
+# The capabilities that a plugin of each kind may inherit next to its interface.
 CAPABILITIES: dict[str, tuple[type, ...]] = {
     "tasks": (
         Conversation,
@@ -109,12 +110,13 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
     "rewards": (RatesEach, Asking, InMemory),
     "methods": (Prepared, ChecksPrompts, Measuring),
 }
-RENAMED = {  # former names, for the hint
+# Former names of plugins, for the hint.
+RENAMED = {
     ("figures", "longest"): "max_turn",
     ("figures", "scaling"): "selection",
     ("figures", "reward_size"): "selection",
 }
-# What else people call a plugin, for the hint; spelled as `_letters` spells it.
+# Other names of what a plugin does, for the hint, in the spelling of `_letters`.
 ALIASES = {
     "tasks": {"reasoninggym": "gym"},
     "policies": {
@@ -135,7 +137,8 @@ ALIASES = {
     },
     "figures": {"pareto": "frontier", "passatk": "samples", "passk": "samples"},
 }
-SERVERS = {  # what people name instead of the model `endpoint`: where it is asked
+# Providers and servers that people write as a model's `name`, with the `url` of an `endpoint`.
+SERVERS = {
     "openai": "https://api.openai.com/v1",
     "gpt": "https://api.openai.com/v1",
     "anthropic": "https://api.anthropic.com/v1",
@@ -151,18 +154,18 @@ SERVERS = {  # what people name instead of the model `endpoint`: where it is ask
     "lmstudio": "http://127.0.0.1:1234/v1",
     "sglang": "http://127.0.0.1:30000/v1",
 }
-LOCAL = ("gguf", "hf", "huggingface", "local", "pytorch", "torch")  # and instead of `transformers`
+# What people write as a model's `name` instead of `transformers`.
+LOCAL = ("gguf", "hf", "huggingface", "local", "pytorch", "torch")
 
-
-_registered: dict[tuple[str, str], type[Plugin]] = {}  # of this process alone
+_registered: dict[tuple[str, str], type[Plugin]] = {}  # classes by kind and name, see `register`
 _files_refused = ContextVar("_files_refused", default=False)
-_files: dict[str, Path] = {}  # modules that were imported from a file, by their names
+_files: dict[str, Path] = {}  # the files of modules that `from_path` imported, by module name
 
 
 def register(kind: str, name: str, cls: type[Plugin]) -> None:
-    """Make a class a plugin of this process.
+    """Make a class a plugin of this process, as a notebook does.
 
-    A later one of the same name replaces it; built-in names are taken.
+    It replaces an earlier one of the same name, but not a built-in plugin.
     """
     if name in files(kind):
         noun = KINDS[kind].noun
@@ -171,40 +174,42 @@ def register(kind: str, name: str, cls: type[Plugin]) -> None:
 
 
 def kind_of(word: str) -> str | None:
-    """The kind that a word names, in the singular or plural: `task`, `policies`, `study`; else
-    None.
-    """
-    plain = word.replace("-", "_").replace(" ", "_").lower()
+    """Return the kind that a singular or plural names, such as `task` or `studies`; else None."""
+    noun = word.replace("-", "_").replace(" ", "_").lower()
     for name, kind in KINDS.items():
-        if plain in (name, kind.singular):
+        if noun in (name, kind.singular):
             return name
-    return "studies" if plain in ("study", "studies") else None
+    if noun in ("study", "studies"):
+        return "studies"
+    return None
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the hint for an unknown word: the known one that it may be a typo of, or all known
-    ones.
-    """
+    """Return the hint for an unknown word: the one it may be a typo of, or all known ones."""
     known = sorted(known)
     close = closest(word, known)
-    return f"did you mean `{close}`?" if close else f"known: {', '.join(known)}"
+    if close:
+        return f"did you mean `{close}`?"
+    return f"known: {', '.join(known)}"
 
 
 def closest(word: str, known: Iterable[str]) -> str:
-    """Return the known word that another is a typo, a spelling or the beginning of; "" if there is
-    none.
-    """
+    """Return the known word that another is a typo or the beginning of; "" if there is none."""
     spellings = {_letters(name): name for name in sorted(known)}
-    wanted = _letters(word)
-    if wanted in spellings:
-        return spellings[wanted]
-    typos = [spelling for spelling in spellings if _alike(wanted, spelling)]
-    if typos:  # of two that are as near, the one that only lacks its end
-        return spellings[
-            min(typos, key=lambda known: (_edits(wanted, known), not known.startswith(wanted)))
-        ]
-    begun = [name for spelling, name in spellings.items() if _begins(wanted, spelling)]
-    return begun[0] if len(begun) == 1 else ""
+    letters = _letters(word)
+    if letters in spellings:
+        return spellings[letters]
+
+    def distance(spelling: str) -> tuple[int, bool]:  # at equal edits, a missing end is nearer
+        return _edits(letters, spelling), not spelling.startswith(letters)
+
+    typos = [spelling for spelling in spellings if _alike(letters, spelling)]
+    if typos:
+        return spellings[min(typos, key=distance)]
+    prefixed = [name for spelling, name in spellings.items() if _begins(letters, spelling)]
+    if len(prefixed) == 1:
+        return prefixed[0]
+    return ""
 
 
 def _letters(word: str) -> str:
@@ -212,104 +217,101 @@ def _letters(word: str) -> str:
 
 
 def _alike(word: str, known: str) -> bool:
-    """Whether two words differ by no more than typos: one in a short word, three in a long one."""
-    longer = max(len(word), len(known))
-    if longer < 3 or abs(len(word) - len(known)) > 3:
+    """Return whether two words differ only by typos: one in a short word, three in a long one."""
+    length = max(len(word), len(known))
+    if length < 3 or abs(len(word) - len(known)) > 3:
         return False
-    if longer < 5:
+    if length < 5:
         return word[:1] == known[:1] and _edits(word, known) == 1
-    allowed = 1 if longer < 6 else 2 if longer < 10 else 3
-    return _edits(word, known) <= allowed
+    if length < 6:
+        return _edits(word, known) <= 1
+    if length < 10:
+        return _edits(word, known) <= 2
+    return _edits(word, known) <= 3
 
 
 def _begins(word: str, known: str) -> bool:
-    """Whether one word is the beginning of the other: `temp` of `temperature`, `gpqa` of
-    `gpqa_diamond`.
-    """
+    """Return whether one word begins the other, as `temp` begins `temperature`."""
     stem = word.removesuffix("s")
-    return (len(stem) > 2 and known.startswith(stem)) or (len(known) > 3 and word.startswith(known))
+    if len(stem) > 2 and known.startswith(stem):
+        return True
+    return len(known) > 3 and word.startswith(known)
 
 
 def _edits(one: str, other: str) -> int:
-    """Count the letters to insert, delete, replace or swap with their neighbour to make one word
-    the other.
+    """Return the edit distance of two words: insert, delete, replace, or swap two neighbours.
+
+    `rows[i][j]` is the distance of the first i letters of one and the first j of the other.
     """
-    before: list[int] = []
-    row = list(range(len(other) + 1))
-    for i, letter in enumerate(one, 1):
-        earlier, before, row = before, row, [i]
-        for j, wanted in enumerate(other, 1):
-            edits = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != wanted))
-            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == wanted:
-                edits = min(edits, earlier[j - 2] + 1)
+    rows = [list(range(len(other) + 1))]
+    for i in range(1, len(one) + 1):
+        row = [i]
+        for j in range(1, len(other) + 1):
+            replaced = int(one[i - 1] != other[j - 1])
+            edits = min(rows[i - 1][j] + 1, row[j - 1] + 1, rows[i - 1][j - 1] + replaced)
+            if i > 1 and j > 1 and one[i - 1] == other[j - 2] and one[i - 2] == other[j - 1]:
+                edits = min(edits, rows[i - 2][j - 2] + 1)
             row.append(edits)
-    return row[-1]
+        rows.append(row)
+    return rows[-1][-1]
 
 
 def files(kind: str) -> dict[str, Path]:
-    """The built-in plugins of a kind: a file each, or a folder if one file isn't enough.
+    """Return the built-in plugins of a kind by name: a file each, or a folder's `__init__.py`.
 
     `_name.py` is not a plugin.
     """
     folder = HERE / KINDS[kind].folder
-    others = {HERE / k.folder for k in KINDS.values()}
-    listed = {p.stem: p for p in folder.glob("*.py") if not p.stem.startswith("_")}
-    listed |= {p.parent.name: p for p in folder.glob("*/__init__.py") if p.parent not in others}
-    return {name: listed[name] for name in sorted(listed) if name not in LIBRARIES.get(kind, ())}
+    plugin_folders = {HERE / other.folder for other in KINDS.values()}
+    paths = {path.stem: path for path in folder.glob("*.py") if not path.stem.startswith("_")}
+    for path in folder.glob("*/__init__.py"):
+        if path.parent not in plugin_folders:  # rewards/length holds plugins of another kind
+            paths[path.parent.name] = path
+    for library in LIBRARIES.get(kind, ()):
+        del paths[library]
+    return dict(sorted(paths.items()))
 
 
 def summary(path: Path) -> str:
-    """Read the first paragraph of the docstring with which every plugin file begins."""
-    lines = []
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            text = line.strip().strip('"')
-            if not text:
-                break
-            lines.append(text)
-            if len(lines) > 1 and '"""' in line:
-                break
-            if line.count('"""') == 2:
-                break
-    return " ".join(lines)
+    """Return the first paragraph of the docstring with which every plugin file begins."""
+    docstring = path.read_text("utf-8").split('"""', maxsplit=2)[1]
+    paragraph = docstring.partition("\n\n")[0]
+    return " ".join(paragraph.split())
 
 
 def names(kind: str) -> dict[str, str]:
-    """Every plugin of a kind with its summary; nothing is imported."""
-    listed = {name: summary(path) for name, path in files(kind).items()}
-    listed |= {
-        n: (cls.__doc__ or "").partition("\n")[0]
-        for (k, n), cls in _registered.items()
-        if k == kind
-    }
+    """Return the summary of every plugin of a kind by its name; nothing is imported."""
+    summaries = {name: summary(path) for name, path in files(kind).items()}
+    for (of_kind, name), cls in _registered.items():
+        if of_kind == kind:
+            summaries[name] = (cls.__doc__ or "").partition("\n")[0]
     for point in entry_points(group=f"ponder.{kind}"):
-        listed.setdefault(
-            point.name, f"from the package {point.dist.name if point.dist else point.value}"
-        )
-    return listed
+        package = point.dist.name if point.dist else point.value
+        summaries.setdefault(point.name, f"from the package {package}")
+    return summaries
 
 
 def is_file(name: str, folder: Path | None) -> bool:
-    """Return whether a plugin's name is the path of a file. Raise `UserError` if it is and files
-    are refused.
+    """Return whether a plugin's name is the path of a file.
 
-    The folder is that of the user's own study. A study from a store has none, and its plugins can't
-    be files.
+    `folder` is that of the user's own study. A study from a store has None, and a file raises
+    `UserError`: looking at somebody's attempts must not run their code.
     """
     if not name.endswith(".py"):
         return False
     if folder is None or _files_refused.get():
-        what = f"the plugin {name} is a file, and a study that is read from a store can't use files"
         raise UserError(
-            what, hint="if you trust the file, name its study, as in `ponder view STUDY.toml`"
+            f"the plugin {name} is a file, and a study that is read from a store can't use files",
+            hint="if you trust the file, name its study, as in `ponder view STUDY.toml`",
         )
     return True
 
 
 @contextmanager
 def files_from(folder: Path | None) -> Iterator[None]:
-    """Refuse files inside if there is no folder, also those that a plugin names when it builds
-    another by itself.
+    """Refuse plugins that are files in the block if `folder` is None.
+
+    This also covers a plugin that builds another one by itself.
     """
     token = _files_refused.set(folder is None or _files_refused.get())
     try:
@@ -319,10 +321,7 @@ def files_from(folder: Path | None) -> Iterator[None]:
 
 
 def load(kind: str, name: str, folder: Path | None = None) -> type[Any]:
-    """Return the class of a plugin.
-
-    `name` is its name, or the path of a file relative to `folder` if that is given.
-    """
+    """Return the class of a plugin, given its name or the path of a file relative to `folder`."""
     if (kind, name) in _registered:
         return _registered[kind, name]
     contract, noun, _ = KINDS[kind]
@@ -330,57 +329,68 @@ def load(kind: str, name: str, folder: Path | None = None) -> type[Any]:
         module = _module(kind, name, folder)
     except ModuleNotFoundError as missing:
         raise not_installed(missing, f"{noun} `{name}`") from missing
-    own = (
-        c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__
-    )
-    classes = [c for c in own if issubclass(c, contract) and not c.__name__.startswith("_")]
+    classes = []
+    for value in vars(module).values():
+        if not inspect.isclass(value) or value.__module__ != module.__name__:
+            continue
+        if issubclass(value, contract) and not value.__name__.startswith("_"):
+            classes.append(value)
     if len(classes) != 1:
         raise UserError(
             f"{noun} `{name}` must define one subclass of {contract.__name__}, not {len(classes)}",
             hint=f"ponder new {KINDS[kind].singular} NAME writes a file to start from",
         )
-    (cls,) = classes
-    if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
-        methods = ", ".join(f"`{method}`" for method in lacking)
-        singular = KINDS[kind].singular
-        hint = f"ponder new {singular} NAME writes a file that has them; docs/add-a-{singular.replace('_', '-')}.md"
-        raise UserError(f"{noun} `{name}` lacks {methods}, which every {noun} has", hint=hint)
-    _check_capabilities(kind, noun, name, cls)
-    if not dataclasses.is_dataclass(cls):
-        hint = f"write @dataclass(frozen=True) above `class {cls.__name__}`"
-        raise UserError(f"the class of {noun} `{name}` must be a dataclass", hint=hint)
+    cls = classes[0]
+    _check_class(kind, name, cls)
     return cls
 
 
+def _check_class(kind: str, name: str, cls: type[Plugin]) -> None:
+    """Raise `UserError` for a class that lacks a method or isn't a dataclass."""
+    noun = KINDS[kind].noun
+    missing = sorted(getattr(cls, "__abstractmethods__", ()))
+    if missing:
+        methods = ", ".join(f"`{method}`" for method in missing)
+        singular = KINDS[kind].singular
+        page = f"docs/add-a-{singular.replace('_', '-')}.md"
+        raise UserError(
+            f"{noun} `{name}` lacks {methods}, which every {noun} has",
+            hint=f"ponder new {singular} NAME writes a file that has them; {page}",
+        )
+    _check_capabilities(kind, noun, name, cls)
+    if not dataclasses.is_dataclass(cls):
+        raise UserError(
+            f"the class of {noun} `{name}` must be a dataclass",
+            hint=f"write @dataclass(frozen=True) above `class {cls.__name__}`",
+        )
+
+
 def _check_capabilities(kind: str, noun: str, name: str, cls: type[Plugin]) -> None:
-    """Raise `UserError` if a plugin defines a method of a capability that it doesn't inherit:
-    nothing would call it.
-    """
+    """Raise `UserError` for a method of a capability that a plugin doesn't inherit: it is unused."""
     for capability in CAPABILITIES.get(kind, ()):
         if issubclass(cls, capability):
             continue
         declared = [method for method in vars(capability) if not method.startswith("_")]
-        required = [
-            method
-            for method in declared
-            if method in getattr(capability, "__abstractmethods__", ())
-        ]
+        abstract: frozenset[str] = getattr(capability, "__abstractmethods__", frozenset())
+        required = [method for method in declared if method in abstract]
         for method in required or declared:
             if inspect.isroutine(vars(cls).get(method)):
-                what = f"{noun} `{name}` defines `{method}`, but doesn't inherit `{capability.__name__}`"
-                bases = ", ".join([KINDS[kind].contract.__name__, capability.__name__])
+                bases = f"{KINDS[kind].contract.__name__}, {capability.__name__}"
                 raise UserError(
-                    what,
+                    f"{noun} `{name}` defines `{method}`, "
+                    f"but doesn't inherit `{capability.__name__}`",
                     hint=f"class {cls.__name__}({bases}), from ponder.core; or rename the method",
                 )
 
 
 def not_installed(missing: ModuleNotFoundError, what: str) -> UserError:
-    """The error for a package that isn't there, with the command that installs it."""
+    """Return the error for a package that isn't installed, with the command that installs it."""
     name = missing.name or str(missing)
     package = name.partition(".")[0]
-    extra = next((extra for extra, packages in EXTRAS.items() if package in packages), None)
-    hint = f"pip install 'ponder-lab[{extra}]'" if extra else f"pip install {package}"
+    hint = f"pip install {package}"
+    for extra, packages in EXTRAS.items():
+        if package in packages:
+            hint = f"pip install 'ponder-lab[{extra}]'"
     return UserError(f"{what} needs a package that isn't installed: {name}", hint=hint)
 
 
@@ -391,11 +401,13 @@ def need(package: str, what: str) -> None:
 
 
 def codec(model: str, task: str) -> Codec | None:
-    """The codec of a model plugin for a task; None if it has none."""
+    """Return the codec of a model plugin for a task; None if it has none."""
     if model not in names("models"):
         return None
     plugin = load("models", model)
-    return plugin.codec(task) if issubclass(plugin, WithCodec) else None
+    if issubclass(plugin, WithCodec):
+        return plugin.codec(task)
+    return None
 
 
 def _module(kind: str, name: str, folder: Path | None) -> ModuleType:
@@ -409,7 +421,7 @@ def _module(kind: str, name: str, folder: Path | None) -> ModuleType:
 
 
 def source(kind: str, name: str, folder: Path | None) -> Path | None:
-    """The file of a plugin; None if it comes from another package."""
+    """Return the file of a plugin; None if it comes from another package."""
     if is_file(name, folder):
         return _existing(folder or Path(), name)
     if name not in names(kind):
@@ -418,56 +430,60 @@ def source(kind: str, name: str, folder: Path | None) -> Path | None:
 
 
 def _existing(folder: Path, name: str) -> Path:
-    path = folder / name if "\0" in name else (folder / name).resolve()
+    """Return the resolved path of a file; raise `UserError` if there is none."""
+    path = folder / name
+    if "\0" not in name:
+        path = path.resolve()
     if not path.is_file():
-        raise UserError(
-            f"there is no file {path}",
-            hint="" if folder == Path() else "a path is relative to the study's folder",
-        )
+        hint = "" if folder == Path() else "a path is relative to the study's folder"
+        raise UserError(f"there is no file {path}", hint=hint)
     return path
 
 
 def unknown(kind: str, name: str) -> UserError:
     """Return the error for a plugin that doesn't exist, with what to write instead."""
     what = f"{KINDS[kind].noun} `{name}` is unknown"
-    if now := RENAMED.get((kind, name)):
-        return UserError(what, hint=f"it is now called `{now}`")
-    if kind == "models" and (table := _model_meant(name)):
-        lines = "\n".join(f'{key} = "{value}"' for key, value in table.items())
+    if (kind, name) in RENAMED:
+        return UserError(what, hint=f"it is now called `{RENAMED[kind, name]}`")
+    table = _intended_model(name) if kind == "models" else {}
+    if table:
         why = "`name` says how a model is asked, `id` which one it is"
-        others = '\n(name = "vllm" serves it; name = "endpoint" asks a server, with its `url`)'
-        if "url" in table:
-            others = ""
-        return UserError(what, hint=f"{why}:\n{lines}{others}", in_python=f"{why}: model={table}")
-    if alias := ALIASES.get(kind, {}).get(_letters(name)):
+        lines = [f"{why}:", *(f'{key} = "{value}"' for key, value in table.items())]
+        if "url" not in table:
+            lines.append(
+                '(name = "vllm" serves it; name = "endpoint" asks a server, with its `url`)'
+            )
+        return UserError(what, hint="\n".join(lines), in_python=f"{why}: model={table}")
+    alias = ALIASES.get(kind, {}).get(_letters(name))
+    if alias:
         return UserError(what, hint=f"here it is called `{alias}`")
     return UserError(what, hint=nearest(name, names(kind)))
 
 
-def _model_meant(name: str) -> dict[str, str]:
-    """Return the table that asks a provider's, a server's or a hub's model; {} if the name is none
-    of these.
-    """
-    identifier = name if "/" in name or re.search(r"\d", name) else "NAME"
-    for word, url in SERVERS.items():
-        if "/" not in name and re.match(rf"{re.escape(word)}(?![a-z])", name.lower()):
-            return {"name": "endpoint", "id": identifier, "url": url}
-    if name.lower().replace("_", "") in LOCAL or (
-        identifier == name and not closest(name, names("models"))
-    ):
+def _intended_model(name: str) -> dict[str, str]:
+    """Return the [[model]] for the name of a provider, a server or a hub's model; {} for others."""
+    identifies = "/" in name or re.search(r"\d", name) is not None
+    identifier = name if identifies else "NAME"
+    if "/" not in name:
+        for server, url in SERVERS.items():
+            if re.match(rf"{re.escape(server)}(?![a-z])", name.lower()):
+                return {"name": "endpoint", "id": identifier, "url": url}
+    is_local = name.lower().replace("_", "") in LOCAL
+    if is_local or (identifies and not closest(name, names("models"))):
         return {"name": "transformers", "id": identifier}
     return {}
 
 
 def from_files() -> list[Path]:
-    """The files that plugins were imported from by their paths: another process needs them before
-    it can unpickle.
+    """Return the files that plugins were imported from by path.
+
+    Another process must import them before it can unpickle.
     """
-    return [
-        path
-        for name, path in _files.items()
-        if getattr(sys.modules.get(name), "__file__", None) == str(path)
-    ]
+    paths = []
+    for name, path in _files.items():
+        if getattr(sys.modules.get(name), "__file__", None) == str(path):
+            paths.append(path)
+    return paths
 
 
 def from_path(path: Path) -> ModuleType:
@@ -490,24 +506,23 @@ def from_path(path: Path) -> ModuleType:
     except BaseException as error:
         del sys.modules[path.stem], _files[path.stem]
         if isinstance(error, Exception) and not isinstance(error, UserError | ModuleNotFoundError):
+            message = error.msg if isinstance(error, SyntaxError) else error
             raise UserError(
-                f"it can't be imported: {_said(error)}", where=_place(error, path)
+                f"it can't be imported: {type(error).__name__}: {message}",
+                where=_line_of(error, path),
             ) from error
         raise
     return module
 
 
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
-
-
-def _place(error: Exception, path: Path) -> str:
-    """The file and the line in it that an exception comes from."""
+def _line_of(error: Exception, path: Path) -> str:
+    """Return the file and the line in it that an exception comes from."""
     if isinstance(error, SyntaxError):
         return f"{error.filename or path}:{error.lineno}"
-    lines = [
-        frame.lineno
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename == str(path)
-    ]
-    return f"{path}:{lines[-1]}" if lines else str(path)
+    lines = []
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename == str(path):
+            lines.append(frame.lineno)
+    if not lines:
+        return str(path)
+    return f"{path}:{lines[-1]}"

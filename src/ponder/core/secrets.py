@@ -1,5 +1,4 @@
-"""Secrets by name: a setting says `$NAME`, the environment variable holds the value, and texts show
-only the name.
+"""Secrets by name: a setting is `$NAME`, a variable holds the value, and texts show the name only.
 
 A study is stored, printed and shared, so it must not contain a key or a password. `EnvVar` is a
 setting that names a variable; `check_url`, `check_headers` and `check_body` refuse secrets that are
@@ -33,20 +32,20 @@ _SECRET_FIELD = re.compile(
     re.IGNORECASE,
 )
 _SECRET_PARAMETER = re.compile(r"^(key|code|sig|signature|sas|pass|pwd)$", re.IGNORECASE)
-# A field `…_token` is a secret, unless the word before names a token of a vocabulary.
+# A field `…_token` is a secret unless the word before it names a token of a vocabulary.
 _VOCABULARY = {
     "eos", "bos", "pad", "unk", "cls", "sep", "mask", "stop", "start", "begin", "end", "special", "image", "audio",
     "video", "think", "thinking", "reasoning", "tool", "first", "last", "next", "forced",
 }  # fmt: skip
 _LONG = 12  # characters; a shorter value may be a word
-_START = 8  # characters of a long value, after which the rest of it may be cut off
+_START = 8  # characters of a long value that are recognized where the rest is cut off
 # A character by its number, in JSON or a program's output, in a URL, in HTML. One pattern of all is
 # 10 times slower.
 _ESCAPES = (r"\\[ux][0-9a-fA-F]{2}", r"%[0-9a-fA-F]{2}", r"&(?:#|[a-z]+;)")
 _LETTER = re.compile("[A-Za-z0-9]")
 _NO_LETTERS = re.compile("[^A-Za-z0-9]+")
 _HTML_NAMES = {'"': "quot", "'": "apos", "&": "amp", "<": "lt", ">": "gt"}
-# The forms of the keys that providers give out, and of logins. One without a digit is a name, or
+# The forms of the keys that providers issue, and of logins. One without a digit is a name, or
 # `sk-your-own-api-key`.
 _KEY = re.compile(
     r"""(?<![A-Za-z0-9])(?:
@@ -60,7 +59,7 @@ _KEY = re.compile(
 _HEADER_LOGIN = re.compile(r"(?:Bearer|Basic|Token|Api-?Key)\s+(?!\$)\S", re.IGNORECASE)
 _RANDOM = re.compile(r"[A-Za-z0-9]{32,}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-# not secret, even among credentials
+# Fields that aren't secret, even among credentials.
 _OPEN_FIELDS = {"type", "name", "provider", "region", "user", "username"}
 
 
@@ -76,19 +75,21 @@ class EnvVar(str):
         if not (isinstance(text, str) and text[:1] == "$" and text[1:].isidentifier()):
             # The text isn't repeated: it may be a secret, and error messages end up in logs.
             raise UserError(
-                "a study must not contain an API key, only the name of an environment variable that holds it",
+                "a study must not contain an API key, "
+                "only the name of an environment variable that holds it",
                 hint='key = "$NAME", and export NAME=… in the shell',
             )
         return super().__new__(cls, text)
 
     def read(self) -> str:
-        """The value of the variable."""
+        """Return the value of the variable."""
         return _read(self[1:])
 
 
 def _read(name: str) -> str:
-    # Without the newline that `export KEY="$(cat file)"` and env files may leave.
-    if not (value := os.environ.get(name, "").strip()):
+    # Strip the newline that `export KEY="$(cat file)"` and env files may leave.
+    value = os.environ.get(name, "").strip()
+    if not value:
         raise UserError(f"the environment variable {name} is not set", hint=f"export {name}=…")
     if any("\ud800" <= character <= "\udfff" for character in value):
         raise UserError(f"the environment variable {name} is not UTF-8", hint=f"export {name}=…")
@@ -101,9 +102,7 @@ def _characters(value: str) -> list[str]:
 
 
 def _in_any_form(characters: str) -> str:
-    """Return a pattern of a character as it is, and as JSON, a program's output, HTML or a URL may
-    write it.
-    """
+    """Return a pattern of a character as it is, and as JSON, HTML, a URL or a log may write it."""
     character = characters[0]
     units = re.findall("....", character.encode("utf-16-be").hex())
     octets = [f"{octet:02x}" for octet in character.encode()]
@@ -133,9 +132,7 @@ def _pattern(characters: str) -> re.Pattern[str]:
 
 
 def _in_base64(value: str) -> list[str]:
-    """Return the characters of base64 that this value alone decides, for each of the three ways to
-    align it.
-    """
+    """Return the base64 characters that a value alone determines, for each of three alignments."""
     content = value.encode()
     aligned = []
     for before in range(3):
@@ -151,17 +148,17 @@ class _Forms:
 
     def __init__(self, value: str) -> None:
         self._value = value
-        self._part = _longest_word(value[:_START]).lower()
+        self._start_word = _longest_word(value[:_START]).lower()
         forms = [_in_any_form(character) for character in _characters(value)]
         # A short value may be a word: if EMPTY is one, `empty` stays.
         self._any_form = re.compile(
             "".join(forms), re.IGNORECASE if len(value) >= _LONG else re.NOFLAG
         )
-        # a part of each form in hex or base64, and the form
+        # A substring of each form in hex or base64, and the form.
         self._packed: list[tuple[str, re.Pattern[str]]] = []
         self._start: re.Pattern[str] | None = None
         self._shortest_start = _LONG  # letters
-        # forms to search for among the letters and digits of a text alone
+        # Forms to search for among the letters and digits of a text alone.
         self._letters: list[str] = []
         if len(value) < _LONG:
             return
@@ -182,26 +179,25 @@ class _Forms:
     def redact(self, text: str, name: str, *, escapes: bool, cut: bool) -> str:
         """Return the text with the name instead of the value.
 
-        `escapes`: it contains escaped characters. `cut`: it may contain the start of the value
-        alone.
+        `escapes` says that it contains escaped characters, `cut` that it may contain only the start
+        of the value.
         """
         text = text.replace(self._value, name)
         lowered = text.lower()
-        # To search for a part takes 4 µs for 10 kB, for all forms 1.5 ms.
-        if escapes or self._part in lowered:
+        # Searching 10 kB takes 4 µs for a word, 1.5 ms for all forms.
+        if escapes or self._start_word in lowered:
             text = self._any_form.sub(lambda _: name, text)
             if cut:
                 text = self._without_start(text, name)
-        for part, form in self._packed:
-            if part in lowered:
+        for substring, form in self._packed:
+            if substring in lowered:
                 text = form.sub(lambda _: name, text)
         return text
 
     def redact_letters(self, text: str, name: str) -> str:
-        """Return the text without the value written with anything between its letters, or as
-        numbers of its letters.
+        """Return the text without the value, even if other characters separate its letters.
 
-        At the very end of the text the start of the value is enough: a budget may have cut off the
+        At the end of the text the start of the value is enough: a token budget may have cut off the
         rest.
         """
         letters = _letters(text)
@@ -211,32 +207,33 @@ class _Forms:
             while start >= 0:
                 spans.append((start, start + len(form)))
                 start = letters.find(form, start + len(form))
-            if (start := _cut_off(letters, form, self._shortest_start)) >= 0:
+            start = _cut_off(letters, form, self._shortest_start)
+            if start >= 0:
                 spans.append((start, len(letters)))
         if not spans:
             return text
-        places = [place.start() for place in _LETTER.finditer(text)]
-        next_start = len(places)
+        positions = [letter.start() for letter in _LETTER.finditer(text)]
+        next_start = len(positions)
         for start, end in sorted(spans, reverse=True):
             last = min(end, next_start) - 1  # forms may overlap
-            text = text[: places[start]] + name + text[places[last] + 1 :]
+            text = text[: positions[start]] + name + text[positions[last] + 1 :]
             next_start = start
         return text
 
     def _without_start(self, text: str, name: str) -> str:
-        """Return the text with the name instead of the start of the value, where a program has cut
-        off the rest.
-        """
-        found = self._start.search(text) if self._start else None
-        while self._start and found:
-            end = found.end()
+        """Return the text with the name instead of the start of the value, however far it goes."""
+        if self._start is None:
+            return text
+        match = self._start.search(text)
+        while match:
+            end = match.end()
             for character in _characters(self._value)[_START:]:
                 following = _pattern(character).match(text, end)
                 if following is None:
                     break
                 end = following.end()
-            text = text[: found.start()] + name + text[end:]
-            found = self._start.search(text, found.start() + len(name))
+            text = text[: match.start()] + name + text[end:]
+            match = self._start.search(text, match.start() + len(name))
         return text
 
 
@@ -254,16 +251,18 @@ def _letter_forms(value: str) -> list[str]:
         "".join(f"u{octet:x}" for octet in octets),
         "".join(f"{octet:03o}" for octet in octets),
         "".join(f"{octet}" for octet in octets),
-        # what follows depends on the next octets
+        # The characters after these depend on the octets that follow.
         b32encode(octets).decode()[: len(octets) * 8 // 5],
         *_in_base64(value),
     ]
-    return [letters for form in forms if len(letters := _letters(form)) >= _LONG]
+    spellings = [_letters(form) for form in forms]
+    return [spelling for spelling in spellings if len(spelling) >= _LONG]
 
 
 def _cut_off(letters: str, form: str, shortest: int) -> int:
-    """Return where a form begins of which only the start, at least so many letters, ends a text; -1
-    if none does.
+    """Return where a text's end becomes the start of a form, -1 if it doesn't.
+
+    `shortest` is the fewest letters of the form that count.
     """
     for length in range(len(form) - 1, shortest - 1, -1):
         if letters.endswith(form[:length]):
@@ -276,53 +275,58 @@ def _longest_word(text: str) -> str:
 
 
 class Secrets:
-    """The variables that settings refer to: fills in their values, and takes them out of texts
-    again.
-    """
+    """The variables that settings refer to: fills in their values, and redacts them in texts."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}  # by value, the longest value first
         self._forms: dict[str, _Forms] = {}  # by value
 
     def hide(self, value: str, name: str) -> str:
-        """Remember a value, which texts shall show as `$NAME`."""
+        """Register a value that texts shall show as `$NAME`, and return it."""
         names = {**self._names, value: f"${name}"}
         self._names = dict(sorted(names.items(), key=lambda item: -len(item[0])))
         self._forms[value] = _Forms(value)
         return value
 
     def fill(self, text: str) -> str:
-        """The text with each `$NAME` or `${NAME}` replaced by its value."""
-        return REFERENCE.sub(lambda m: self.hide(_read(m[1] or m[2]), m[1] or m[2]), text)
+        """Return the text with each `$NAME` or `${NAME}` replaced by its value."""
+
+        def value_of(reference: re.Match[str]) -> str:
+            name = reference[1] or reference[2]
+            return self.hide(_read(name), name)
+
+        return REFERENCE.sub(value_of, text)
 
     def fill_url(self, url: str) -> str:
-        """The same for a URL: what stands before an @ or after a ? is percent-encoded."""
-        at, query = url.find("@"), url.find("?")
+        """Return a URL with its references filled in, percent-encoded before an @ or after a ?."""
+        at = url.find("@")
+        query = url.find("?")
 
-        def value(m: re.Match[str]) -> str:
-            name = m[1] or m[2]
-            plain = self.hide(_read(name), name)
-            return (
-                self.hide(quote(plain, safe=""), name)
-                if m.end() <= at or -1 < query < m.start()
-                else plain
-            )
+        def value_of(reference: re.Match[str]) -> str:
+            name = reference[1] or reference[2]
+            value = self.hide(_read(name), name)
+            in_login = reference.end() <= at
+            in_query = -1 < query < reference.start()
+            if in_login or in_query:
+                return self.hide(quote(value, safe=""), name)
+            return value
 
-        return REFERENCE.sub(value, url)
+        return REFERENCE.sub(value_of, url)
 
     def fill_json(self, value: Any) -> Any:
-        """JSON in which each text that is `$NAME` and nothing else is replaced by its value."""
+        """Return JSON in which each text that is exactly `$NAME` is replaced by its value."""
         if isinstance(value, Mapping):
-            return {key: self.fill_json(one) for key, one in value.items()}
+            return {key: self.fill_json(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [self.fill_json(one) for one in value]
-        return self.fill(value) if isinstance(value, str) and REFERENCE.fullmatch(value) else value
+            return [self.fill_json(item) for item in value]
+        if isinstance(value, str) and REFERENCE.fullmatch(value):
+            return self.fill(value)
+        return value
 
     def redact(self, text: str, shortest: int = 4) -> str:
-        """Return the text with every secret of at least so many characters replaced by its `$NAME`.
+        """Return the text with every secret of at least `shortest` characters as its `$NAME`.
 
-        If words are short enough to be one, it is an error, in which a program may have cut a
-        secret off.
+        A small `shortest` is for error messages, in which a program may have cut a secret off.
         """
         escapes = any(re.search(escape, text) for escape in _ESCAPES)
         for value, name in self._names.items():
@@ -360,12 +364,12 @@ def check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
         user, _, password = parts.netloc.rpartition("@")[0].partition(":")
-        secrets = [password or user] if "@" in parts.netloc else []
-        secrets += [
-            value
-            for name, value in parse_qsl(parts.query)
-            if _SECRET_PARAMETER.search(name) or _secret(name)
-        ]
+        secrets = []
+        if "@" in parts.netloc:
+            secrets.append(password or user)
+        for name, value in parse_qsl(parts.query):
+            if _SECRET_PARAMETER.search(name) or _secret(name):
+                secrets.append(value)
     except ValueError:
         raise UserError("the URL is not valid", hint='url = "http://127.0.0.1:8000/v1"') from None
     if not all(REFERENCE.fullmatch(secret) for secret in secrets):
@@ -377,12 +381,13 @@ def check_url(url: str) -> None:
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
-    """Raise `UserError` for a header that holds a secret, going by its name, but doesn't take it
-    from a variable.
-    """
+    """Raise `UserError` for a header that is secret by its name but isn't read from a variable."""
     for name, value in headers.items():
         if _SECRET_HEADER.search(name) and not _HEADER_VALUE.fullmatch(value):
-            hint = f'headers = {{ {name} = "$NAME" }} or "Bearer $NAME", and export NAME=… in the shell'
+            hint = (
+                f'headers = {{ {name} = "$NAME" }} or "Bearer $NAME", '
+                "and export NAME=… in the shell"
+            )
             raise UserError(f"a study must not contain the value of the header `{name}`", hint=hint)
         if _HEADER_LOGIN.match(value) or _has_key(value) or _has_random_word(value):
             hint = f'headers = {{ {name} = "$NAME" }}, and export NAME=… in the shell'
@@ -392,9 +397,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
 
 
 def _has_random_word(value: str) -> bool:
-    """Return whether a header's value contains a word that only a machine would write, except in an
-    address.
-    """
+    """Return whether a header's value contains random characters, except in an address."""
     for word in _RANDOM.findall(re.sub(r"\w+://\S+", "", value)):
         digits = len(re.findall("[0-9]", word))
         if 4 <= digits <= len(word) - 4 and len(set(word)) >= 8 and not _COMMIT.fullmatch(word):
@@ -420,9 +423,7 @@ def check_sendable(headers: Mapping[str, str]) -> None:
 
 
 def check_body(body: Any) -> None:
-    """Raise `UserError` for a field that holds a secret, going by its name, but doesn't name a
-    variable.
-    """
+    """Raise `UserError` for a field that is secret by its name but isn't read from a variable."""
     for name, value in _fields(body):
         if _secret(name) and any(not REFERENCE.fullmatch(text) for text in _texts(value)):
             hint = f'{name} = "$NAME", and export NAME=… in the shell'
@@ -431,11 +432,13 @@ def check_body(body: Any) -> None:
 
 
 def _secret(name: str) -> bool:
-    """Whether a field of this name holds a secret."""
-    before, token, after = name.lower().rpartition("token")
-    return bool(_SECRET_FIELD.search(name)) or (
-        bool(token) and not after and re.split("[-_.]", before.rstrip("-_."))[-1] not in _VOCABULARY
-    )
+    """Return whether a field of this name holds a secret."""
+    if _SECRET_FIELD.search(name):
+        return True
+    if not name.lower().endswith("token"):
+        return False
+    before = name.lower().removesuffix("token").rstrip("-_.")
+    return re.split("[-_.]", before)[-1] not in _VOCABULARY
 
 
 def _fields(body: Any) -> Iterator[tuple[str, Any]]:
@@ -450,13 +453,13 @@ def _fields(body: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in a value, but not those that are no secret."""
+    """Yield every text in a value, except in fields that are never secret."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for name, one in value.items():
+        for name, inner in value.items():
             if name not in _OPEN_FIELDS:
-                yield from _texts(one)
+                yield from _texts(inner)
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _texts(one)
+        for inner in value:
+            yield from _texts(inner)

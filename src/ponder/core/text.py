@@ -1,9 +1,11 @@
-"""Text for people: without control characters, with counts and types in plain words."""
+"""Text for people: safe to print, with counts, numbers and types in plain words."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 # Control characters but newline and tab (C0, DEL, C1), line separators, marks that reorder text,
@@ -25,29 +27,35 @@ _WORDS = {
 
 
 def printable(text: str) -> str:
-    """Text from a model, a server, a file or a plugin, safe to print: what would drive a terminal
-    is shown escaped.
+    """Return text from a model, a server or a file with control characters escaped.
+
+    Printed as it is, such text could drive the terminal.
     """
-    return _UNSAFE.sub(
-        lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text
-    )
+    return _UNSAFE.sub(_escaped, text)
+
+
+def _escaped(character: re.Match[str]) -> str:
+    return character[0].encode("unicode_escape", "surrogatepass").decode()
 
 
 def visible(text: str) -> str:
-    """The same for a page: a control character is shown as its symbol, such as ␛, a mark without
-    one as ⟨U+202E⟩.
-    """
-    return _UNSAFE.sub(lambda found: _symbol(ord(found[0])), text)
+    """Return text for a page, with control characters as symbols such as ␛ or ⟨U+202E⟩."""
+    return _UNSAFE.sub(_symbol, text)
 
 
-def _symbol(code: int) -> str:
-    return chr(0x2400 + code) if code < 0x20 else "␡" if code == 0x7F else f"⟨U+{code:04X}⟩"
+def _symbol(character: re.Match[str]) -> str:
+    code = ord(character[0])
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if code == 0x7F:
+        return "␡"
+    return f"⟨U+{code:04X}⟩"
 
 
 def encodable(text: str) -> str:
-    """The text without lone surrogates.
+    """Return the text without lone surrogates.
 
-    Two halves of a pair, which a stream may part, become one character again.
+    Two halves of a pair, which a stream may separate, become one character again.
     """
     try:
         text.encode()
@@ -57,45 +65,79 @@ def encodable(text: str) -> str:
 
 
 def as_json(data: Any, indent: int | None = None) -> str:
-    """JSON that is readable and safe to print."""
+    """Return JSON that is readable and safe to print."""
     text = json.dumps(data, indent=indent, ensure_ascii=False, default=str)
-    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNSAFE.sub(lambda character: f"\\u{ord(character[0]):04x}", text)
 
 
 def count(number: int, noun: str) -> str:
-    """A number of things: `1 attempt`, `2,000 attempts`."""
-    return f"{number:,} {noun if number == 1 else plural(noun)}"
+    """Return a number of things: `1 attempt`, `2,000 attempts`."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {plural(noun)}"
 
 
 def number(value: float) -> str:
-    """A number with three significant digits, and no exponent for thousands: `41.3`, `1,190`."""
-    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
+    """Return a number with three significant digits and no exponent: `41.3`, `1,190`."""
+    if abs(value) >= 999.5:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def interval(value: float, low: float, high: float, scale: float = 1.0) -> tuple[str, str, str]:
+    """Return a value and the ends of its interval with the digits that the interval supports.
+
+    The last digit shown is at most a tenth of the interval's width: 74.3 [68.1, 79.6] but 74.31
+    [74.28, 74.35]. Open ends are shown as `?`, and have three significant digits at the other end.
+    `scale` multiplies all three, such as 100 for percentages.
+    """
+    numbers = [scale * number for number in (value, low, high)]
+    width = numbers[2] - numbers[1]
+    if not math.isfinite(width) or width <= 0:
+        texts = ["?" if not math.isfinite(n) else number(n) for n in numbers]
+        return texts[0], texts[1], texts[2]
+    decimals = min(6, max(0, -math.floor(math.log10(width / 10))))
+    texts = [f"{n:,.{decimals}f}" for n in numbers]
+    return texts[0], texts[1], texts[2]
 
 
 def plural(noun: str) -> str:
-    # policies, days
-    return f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2:-1] not in "aeou" else f"{noun}s"
+    if noun.endswith("y") and noun[-2:-1] not in "aeou":  # policies, but days
+        return f"{noun[:-1]}ies"
+    return f"{noun}s"
 
 
 def plain(error: Exception, table: str = "a table") -> str:
-    """What msgspec says about a value, in plain words.
+    """Return msgspec's message about a value in plain words.
 
-    `table` is what the file's format calls one.
+    `table` is what the file's format calls one: TOML's is a table, JSON's an object.
     """
-    message, _, place = str(error).partition(" - at `")
-    place = place.removesuffix("`").removeprefix("$").removeprefix(".")
-    words = {**_WORDS, "object": table}
-    if found := re.fullmatch(r"Expected `(.+?)`, got `(\w+)`", message):
-        wanted = [kind for kind in found[1].split(" | ") if kind != "null"] or ["null"]
-        named = [
-            words.get(kind, kind) for kind in wanted if not (kind == "int" and "float" in wanted)
-        ]
-        got = "a decimal number" if found[2] == "float" else words.get(found[2], found[2])
-        message = f"expected {' or '.join(named)}, not {got}"
-    elif found := re.fullmatch(r"Object missing required field (.+)", message):
-        message = f"the field {found[1]} is missing"
-    elif found := re.fullmatch(r"Object contains unknown field (.+)", message):
-        message = f"there is no field {found[1]}"
-    elif message.startswith("Invalid enum value "):
-        message = f"there is no choice {message.removeprefix('Invalid enum value ')}"
-    return f"{place}: {message}" if place else message
+    message, _, path = str(error).partition(" - at `")
+    path = path.removesuffix("`").removeprefix("$").removeprefix(".")
+    mismatch = re.fullmatch(r"Expected `(.+?)`, got `(\w+)`", message)
+    missing = re.fullmatch(r"Object missing required field (.+)", message)
+    unknown = re.fullmatch(r"Object contains unknown field (.+)", message)
+    choice = re.fullmatch(r"Invalid enum value (.+)", message, re.DOTALL)
+    if mismatch:
+        message = _mismatch(mismatch[1], mismatch[2], {**_WORDS, "object": table})
+    elif missing:
+        message = f"the field {missing[1]} is missing"
+    elif unknown:
+        message = f"there is no field {unknown[1]}"
+    elif choice:
+        message = f"there is no choice {choice[1]}"
+    if path:
+        return f"{path}: {message}"
+    return message
+
+
+def _mismatch(expected: str, got: str, words: Mapping[str, str]) -> str:
+    """Return a type error in plain words; `expected` lists types as msgspec does: `int | null`."""
+    types = [kind for kind in expected.split(" | ") if kind != "null"] or ["null"]
+    if "float" in types and "int" in types:
+        types.remove("int")
+    names = [words.get(kind, kind) for kind in types]
+    actual = words.get(got, got)
+    if got == "float":
+        actual = "a decimal number"
+    return f"expected {' or '.join(names)}, not {actual}"

@@ -1,4 +1,4 @@
-"""A model around another: what methods that change the asking return."""
+"""`Wrapped`: a model around another, which methods such as `vote` return from `apply`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,13 @@ from ponder.core.nouns import Bill, Completion, Request
 
 
 class Wrapped(Model):
-    """Opens, closes and asks the inner model. A subclass defines `complete`."""
+    """Opens, closes and describes the inner model. A subclass defines `complete`.
+
+    class _Retry(Wrapped):
+        async def complete(self, request):
+            first = await self.inner.complete(request)
+            return first if first.answer else await self.after(first.bill, request)
+    """
 
     def __init__(self, inner: Model) -> None:
         super().__init__(label=inner.label, concurrency=inner.concurrency, prices=inner.prices)
@@ -39,48 +45,47 @@ class Wrapped(Model):
         return self.inner.server()
 
     def made(self, task: Task) -> Mapping[str, float]:
-        """Return what making the model cost, as `WithWeights.made`."""
+        """Return what training the model cost, as `WithWeights.made`."""
         return making_cost(self.inner, task)
 
     async def samples(self, request: Request, n: int) -> list[Completion]:
         """Ask the inner model n times at once, each time with another seed.
 
-        If one call fails, so does the turn.
+        If one call fails, so does the turn: the failure carries the bills of all calls.
         """
-        requests = [dataclasses.replace(request, seed=seed_from(request.seed, i)) for i in range(n)]
-        replies = await asyncio.gather(
-            *(self.inner.complete(r) for r in requests), return_exceptions=True
-        )
-        paid = sum(
-            (
-                reply.bill or Bill()
-                for reply in replies
-                if isinstance(reply, Completion | ModelFailure)
-            ),
-            Bill(),
-        )
-        for error in replies:
-            if isinstance(error, ModelFailure):
-                raise ModelFailure(str(error), paid) from error
-            if isinstance(error, BaseException):
-                raise error
-        return [reply for reply in replies if isinstance(reply, Completion)]
+        calls = []
+        for index in range(n):
+            seeded = dataclasses.replace(request, seed=seed_from(request.seed, index))
+            calls.append(self.inner.complete(seeded))
+        replies = await asyncio.gather(*calls, return_exceptions=True)
+        paid = Bill()
+        for reply in replies:
+            if isinstance(reply, Completion | ModelFailure):
+                paid += reply.bill or Bill()
+        completions = []
+        for reply in replies:
+            if isinstance(reply, ModelFailure):
+                raise ModelFailure(str(reply), paid) from reply
+            if isinstance(reply, BaseException):
+                raise reply
+            completions.append(reply)
+        return completions
 
     async def ballots(self, request: Request, samples: Sequence[Completion]) -> list[int | None]:
-        """For each sample the index of the first with the same answer; None where the task finds no
-        answer.
-        """
-        task, answers = request.task, [sample.answer for sample in samples]
+        """Return for each sample the index of the first with the same answer; None if unparsed."""
+        task = request.task
+        answers = [sample.answer for sample in samples]
 
-        def count() -> list[int | None]:
-            return equal_answers(
-                task, [parse_answer(task, request.problem, answer) for answer in answers]
-            )
+        def first_equal() -> list[int | None]:
+            parsed = [parse_answer(task, request.problem, answer) for answer in answers]
+            return equal_answers(task, parsed)
 
-        return await asyncio.to_thread(count) if grades_slowly(task, answers) else count()
+        if grades_slowly(task, answers):
+            return await asyncio.to_thread(first_equal)
+        return first_equal()
 
     async def after(self, paid: Bill, request: Request) -> Completion:
-        """Ask the inner model. If it fails, the failure carries what the turn has cost before."""
+        """Ask the inner model; a failure carries `paid`, what the turn has cost before."""
         try:
             return await self.inner.complete(request)
         except ModelFailure as error:
@@ -100,14 +105,14 @@ class Wrapped(Model):
 
 
 def innermost(model: Model) -> Model:
-    """Return the model that answers, below all methods that change how it is asked."""
+    """Return the model inside all `Wrapped` models: the one that answers."""
     while isinstance(model, Wrapped):
         model = model.inner
     return model
 
 
 def server_of(model: Model) -> Served | None:
-    """Return the part of a model that servers answer for; None if no server does."""
+    """Return the model inside that a server answers for; None if no server does."""
     while not isinstance(model, Served):
         if not isinstance(model, Wrapped):
             return None
@@ -116,15 +121,15 @@ def server_of(model: Model) -> Served | None:
 
 
 def making_cost(model: Model, task: Task) -> Mapping[str, float]:
-    """Return what making a model cost, as `WithWeights.made`; empty if Ponder didn't make it."""
+    """Return what training a model cost, as `WithWeights.made`; empty if Ponder didn't train it."""
     if isinstance(model, WithWeights | Wrapped):
         return model.made(task)
     return {}
 
 
 def codec_name(model: Model, task: Task) -> str:
-    """Return the model plugin whose codec a model's replies are read with; "" if it uses a chat
-    template.
-    """
+    """Return the model plugin whose codec parses a model's replies; "" for a chat template."""
     model = innermost(model)
-    return model.codec_name(task) if isinstance(model, WithCodec) else ""
+    if isinstance(model, WithCodec):
+        return model.codec_name(task)
+    return ""

@@ -1,7 +1,7 @@
 """Plots accuracy against the steps in a single turn, and the largest number of steps at the target
 accuracy.
 
-For tasks whose sizes a search chose (`search = "max"`). Points are larger where the search made
+For tasks whose sizes a search chose (`stop = { goal = "max_size" }`). Points are larger where the search made
 more attempts.
 """
 
@@ -38,7 +38,7 @@ WIDTH, HEIGHT = 480, 300  # pixels
 
 @dataclass(frozen=True)
 class MaxTurn(Figure):
-    target: float = 0.8  # accuracy at the largest turn; as in the [[task]]
+    target: float = 0.8  # accuracy at the largest turn; as in the study's `stop`
     unit: str = ""  # what size counts, such as "steps"; default: the task's own unit
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from html import escape
@@ -21,15 +21,16 @@ from ponder.core import ENDINGS, Cell, Figure, Outcome, Problem, Records, Tables
 from ponder.core.settings import build
 from ponder.core.text import count
 from ponder.results import export
-from ponder.results.document import columns, shown_value
+from ponder.results.charts import DrawnFigure, draw_figure
+from ponder.results.html_pages import columns, shown_value
 from ponder.results.notebook import renderer
 from ponder.results.study import Study
 from ponder.results.transcript import Transcript
 from ponder.run.caps import currency
-from ponder.store.equal_answers import with_ballots
+from ponder.store.outcomes import with_ballots
 from ponder.store.store import Store
 from ponder.study.cell import StudyCell
-from ponder.study.labels import model_labels, task_labels, variant_labels
+from ponder.study.labels import cells_called, model_labels, task_labels, unknown_name
 
 if TYPE_CHECKING:
     from ponder.run.adaptive import Decision
@@ -41,31 +42,25 @@ FRAMES = ("pandas", "polars")
 class Coverage:
     """Attempts that the study asks for, and how many have an answer."""
 
-    asked: int | None  # without searches, which decide that themselves; None: there is nothing else
+    asked: int
     answered: int
     failed: int
-    searching: bool = False  # whether a search has not ended
+    undecided: bool = False  # whether an adaptive run has not ended
 
     @property
     def complete(self) -> bool:
-        return (
-            not self.failed
-            and not self.searching
-            and (self.asked is None or self.answered >= self.asked)
-        )
+        return not self.failed and not self.undecided and self.answered >= self.asked
 
     def text(self) -> str:
         """What is missing, as a sentence; "" if nothing is."""
         if self.complete:
             return ""
-        asked = (
-            ""
-            if self.asked is None
-            else f"{self.answered:,} of {count(self.asked, 'attempt')} answered"
-        )
-        failed = f"{count(self.failed, 'attempt')} failed" if self.failed else ""
-        search = "a search has not ended" if self.searching else ""
-        return f"incomplete: {'; '.join(part for part in (asked, failed, search) if part)}"
+        reasons = [f"{self.answered:,} of {count(self.asked, 'attempt')} answered"]
+        if self.failed:
+            reasons.append(f"{count(self.failed, 'attempt')} failed")
+        if self.undecided:
+            reasons.append("the adaptive run has not ended")
+        return f"incomplete: {'; '.join(reasons)}"
 
 
 @dataclass(frozen=True)
@@ -133,7 +128,7 @@ class Results:
         covered = coverage(self.cells, self.outcomes if outcomes is None else outcomes)
         if all(decision.ended for decision in self.decisions):
             return covered
-        return replace(covered, searching=True)
+        return replace(covered, undecided=True)
 
     @property
     def currency(self) -> str:
@@ -197,7 +192,7 @@ class Results:
         """Return a figure with intervals that are valid for an adaptive run, if it was one and the
         figure has them.
         """
-        adaptive_sizes = any(decision.of == "critical_size" for decision in self.decisions)
+        adaptive_sizes = any(decision.goal == "critical_size" for decision in self.decisions)
         has_intervals = any(field.name == "adaptive" for field in fields(figure))  # type: ignore[arg-type]
         if adaptive_sizes and has_intervals:
             return replace(figure, adaptive=True)  # type: ignore[type-var]
@@ -211,6 +206,13 @@ class Results:
 
     def _estimate(self, figure: Figure) -> Tables:
         return figure.estimate(self.outcomes_for([figure]))
+
+    def draw(self, name: str, cells: Collection[bytes] | None = None) -> DrawnFigure:
+        """Estimate a figure of the study, from all cells or those with these keys, and draw it."""
+        outcomes = self.outcomes_for(self.figures.values())
+        if cells is not None:
+            outcomes = [outcome for outcome in outcomes if outcome.cell.key in cells]
+        return draw_figure(name, self.figures[name], outcomes)
 
     def findings(self, figure: str = "") -> list[str]:
         """What a figure shows, in sentences."""
@@ -233,21 +235,21 @@ class Results:
 
         Models and tasks are named by their labels.
         """
-        models = {cell.label.model for cell in self.study.cells}
-        if model and model not in models:
-            raise UserError(
-                f"this study has no model `{model}`", hint=plugins.nearest(model, models)
-            )
-        tasks = {cell.label.task for cell in self.study.cells}
-        if task and task not in tasks:
-            raise UserError(f"this study has no task `{task}`", hint=plugins.nearest(task, tasks))
+        if model and not cells_called(self.study.cells, "model", model):
+            raise unknown_name(self.study.cells, "model", model)
+        if task and not cells_called(self.study.cells, "task", task):
+            raise unknown_name(self.study.cells, "task", task)
+        cells = self.cells
+        if model:
+            cells = cells_called(cells, "model", model)
+        if task:
+            cells = cells_called(cells, "task", task)
         problem_id = problem.id if isinstance(problem, Problem) else problem
         with Store(self.store) as store:
-            for cell in self.cells:
-                if model in ("", cell.label.model) and task in ("", cell.label.task):
-                    for done in store.attempts(cell):
-                        if problem_id in ("", done.attempt.problem.id):
-                            yield Transcript(cell, done.attempt)
+            for cell in cells:
+                for done in store.attempts(cell):
+                    if not problem_id or done.attempt.problem.id == problem_id:
+                        yield Transcript(cell, done.attempt)
 
     def attempt(
         self,
@@ -268,7 +270,7 @@ class Results:
         """Write figures, tables and one HTML page into a folder, as `ponder report` does; returns
         the page's path.
         """
-        from ponder.results.page import report
+        from ponder.results.report import report
 
         files, _ = report(self, Path(folder))
         return files[0]
@@ -333,39 +335,13 @@ def by_model(outcomes: Sequence[Outcome]) -> dict[tuple[tuple[str, str], ...], l
 
 def coverage(cells: Sequence[StudyCell], outcomes: Sequence[Outcome]) -> Coverage:
     """Compare what a study asks for with what it got."""
-    fixed = [cell for cell in dict.fromkeys(cells) if not cell.quota.search]
     answered: Counter[Cell] = Counter()
     failed: Counter[Cell] = Counter()
     for o in outcomes:
         counter = answered if o.answered else failed
         counter[o.cell] += 1
-    searching = any(_searching(group, outcomes) for group in _searches(cells))
-    if not fixed:
-        return Coverage(None, answered.total(), failed.total(), searching)
-    asked = sum(_asked(cell, answered[cell] + failed[cell]) for cell in fixed)
-    return Coverage(asked, sum(answered[cell] for cell in fixed), failed.total(), searching)
-
-
-def _searches(cells: Sequence[StudyCell]) -> list[list[StudyCell]]:
-    """The cells of each search: those of one model and task."""
-    groups: dict[tuple[bytes, bytes], list[StudyCell]] = {}
-    for cell in cells:
-        if cell.quota.search:
-            groups.setdefault((cell.model_key, cell.task_key), []).append(cell)
-    return list(groups.values())
-
-
-def _searching(cells: Sequence[StudyCell], outcomes: Sequence[Outcome]) -> bool:
-    """Whether the search would ask more."""
-    first = cells[0]
-    assert first.quota.search
-    results = {cell.size: (0, 0) for cell in cells}
-    searched = set(cells)
-    for o in outcomes:
-        if o.cell in searched and o.answered:
-            right, tries = results[o.size]
-            results[o.size] = right + o.correct, tries + 1
-    return bool(first.quota.search.next(results))
+    asked = sum(_asked(cell, answered[cell] + failed[cell]) for cell in dict.fromkeys(cells))
+    return Coverage(asked, answered.total(), failed.total())
 
 
 def _asked(cell: StudyCell, tried: int) -> int:
@@ -416,12 +392,6 @@ def compare(results: Results, a: str = "", b: str = "", *, margin: float = 0.03)
             f"results are compared, not {results!r:.60}",
             hint="ponder.compare(study.results(), a, b)",
         )
-    labels = variant_labels(results.outcomes).values()
-    for label in (a, b):
-        if label and label not in labels:
-            raise UserError(
-                f"there are no attempts of a model `{label}`", hint=plugins.nearest(label, labels)
-            )
     settings = {"name": "compare", "a": a, "b": b, "margin": margin}
     figure = build("figures", settings, "compare", results.study.folder)
     tables = figure.estimate(results.outcomes)

@@ -1,10 +1,9 @@
-"""Adaptive runs: asks in rounds, where attempts still inform, and ends when the study's question is
-answered.
+"""Adaptive runs: ask in rounds where attempts still inform, until the study's goal is reached.
 
-A trial is one question (the critical size of a model, the best of several variants) with its
-design, from `stats`. Each round is decided by the answers to the first problems of each cell, as
-many as the rounds before asked for. So the decisions are repeated exactly from the store, by a run
-that resumes, by `plan` and by the report; and attempts that the store holds beyond them, from a
+A trial is one question of the study (the critical size of a model, the best of several variants)
+with its design, from `stats.designs`. A round is decided by the answers to the first problems of
+each cell, as many as the rounds before asked for. So a run that resumes, `plan` and the report
+repeat the decisions exactly from the store, and attempts that the store holds beyond them, from a
 full run, change nothing.
 """
 
@@ -24,38 +23,72 @@ from ponder.stats.columns import Floats
 from ponder.stats.designs.best_arm import Best
 from ponder.stats.designs.critical_size import Ladder
 from ponder.stats.designs.frontier import Frontier
+from ponder.stats.designs.max_size import Search
 from ponder.stats.designs.sequential import Paired, Precise
-from ponder.study.adaptive_settings import Question, Stopping, contestants
 from ponder.study.cell import StudyCell
+from ponder.study.stop import Goal, StopRule, contestants
 
 if TYPE_CHECKING:
     from ponder.store.store import Store
     from ponder.study.study import StudySpec
 
-Design = Ladder | Best | Frontier | Paired | Precise
-Reader = Callable[
-    [StudyCell], Mapping[int, tuple[int, int, int, int]]
-]  # as `Store.results`, in the order of `Cell.order`
-ACROSS = ("best", "frontier", "difference")  # questions that compare models
+# Returns a cell's results like `Store.results`, numbered in the order of `StudyCell.order`.
+Reader = Callable[[StudyCell], Mapping[int, tuple[int, int, int, int]]]
+ACROSS_MODELS = ("best", "frontier", "difference")  # goals that compare models
+
+
+class MaxSize(NamedTuple):
+    """The largest size with a given accuracy: `Search` as a design whose arms are sizes."""
+
+    search: Search
+    sizes: tuple[int, ...]
+
+    def next(self, scores: Sequence[Floats]) -> list[int]:
+        """Return how many more problems to ask at each size."""
+        more = dict.fromkeys(self.sizes, 0)
+        for size, attempts in self.search.next(self._results(scores)):
+            more[size] = attempts
+        return list(more.values())
+
+    def estimate(self, scores: Sequence[Floats]) -> Estimate:
+        """Return the size at which accuracy falls to the target, with its interval."""
+        return self.search.estimate(self._results(scores))
+
+    def _results(self, scores: Sequence[Floats]) -> dict[int, tuple[int, int]]:
+        """Return the right answers and the answers at each size."""
+        results = {}
+        for size, score in zip(self.sizes, scores, strict=True):
+            answered = score[np.isfinite(score)]
+            results[size] = (int(answered.sum()), len(answered))
+        return results
+
+
+Design = Ladder | MaxSize | Best | Frontier | Paired | Precise
 
 
 class Round(NamedTuple):
-    """What a round asks: cells with as many problems as they should have by its end, and the
-    attempts that lack.
-    """
+    """Cells with as many problems as they should have after this round."""
 
     cells: list[StudyCell]
-    attempts: int
+    attempts: int  # still without an answer
+
+
+class _Totals(NamedTuple):
+    """Attempts of a trial's first problems."""
+
+    wanted: int
+    asked: int  # stored, failed ones included
+    answered: int
 
 
 @dataclass(frozen=True)
 class Trial:
     """A question with its design.
 
-    An arm is a size of a ladder, or a variant with all its sizes and training seeds.
+    An arm is one size of a ladder, or a variant with all its sizes and training seeds.
     """
 
-    question: Question
+    goal: Goal
     title: str
     names: tuple[str, ...]  # of the arms
     arms: tuple[tuple[StudyCell, ...], ...]
@@ -63,152 +96,195 @@ class Trial:
 
     @property
     def across_models(self) -> bool:
-        return self.question in ACROSS
+        return self.goal in ACROSS_MODELS
 
     def rounds(self, store: Store) -> Iterator[Round]:
-        """What to ask next, until the design ends.
+        """Yield what to ask next until the design ends.
 
-        If a round leaves something unasked, the run is at its end.
+        The caller asks and stores each round before it takes the next one. If part of a round was
+        not asked, the run is ending, and if none of it was answered, the next round would be the
+        same: both end the trial here.
         """
-        counts, read = [0] * len(self.arms), _reader(store)
-        while any(more := self.design.next(self.scores(read, counts))):
-            counts = [n + m for n, m in zip(counts, more, strict=True)]
-            if attempts := self._lacking(read, counts)[0]:
-                yield Round(self.asked(counts), attempts)
+        counts = [0] * len(self.arms)
+        answered = 0
+        read = _reader(store)
+        while True:
+            more = self.design.next(self.scores(read, counts))
+            if not any(more):
+                return
+            counts = _sums(counts, more)
+            totals = self._totals(read, counts)
+            if totals.answered < totals.wanted:
+                yield Round(self.asked(counts), totals.wanted - totals.answered)
                 read = _reader(store)
-                if self._lacking(read, counts)[1]:
-                    return
+                totals = self._totals(read, counts)
+            if totals.asked < totals.wanted or totals.answered == answered:
+                return
+            answered = totals.answered
 
     def replay(self, store: Store) -> tuple[list[int], bool]:
-        """How many problems of each arm the design has asked by now, and whether it has ended."""
-        counts, read = [0] * len(self.arms), _reader(store)
-        while any(more := self.design.next(self.scores(read, counts))):
-            counts = [n + m for n, m in zip(counts, more, strict=True)]
-            if self._lacking(read, counts)[1]:
+        """Return how many problems of each arm the design has asked, and whether it has ended."""
+        counts = [0] * len(self.arms)
+        answered = 0
+        read = _reader(store)
+        while True:
+            more = self.design.next(self.scores(read, counts))
+            if not any(more):
+                return counts, True
+            counts = _sums(counts, more)
+            totals = self._totals(read, counts)
+            if totals.asked < totals.wanted or totals.answered == answered:
                 return counts, False
-        return counts, True
+            answered = totals.answered
 
     def asked(self, counts: Sequence[int]) -> list[StudyCell]:
-        """The cells of the arms with so many problems each."""
-        return [
-            cell.first(n) for arm, n in zip(self.arms, counts, strict=True) for cell in arm if n
-        ]
+        """Return the cells of the arms, with as many problems each as `counts` has for their arm."""
+        cells = []
+        for arm, problems in zip(self.arms, counts, strict=True):
+            if problems:
+                cells += [cell.first(problems) for cell in arm]
+        return cells
 
     def scores(self, read: Reader, counts: Sequence[int]) -> list[Floats]:
-        """By arm: the accuracy on each of its first problems, the mean of its tasks, sizes and
-        training seeds.
+        """Return for each arm the accuracy on its first problems, an array of that length.
 
-        For the frontier, with the mean output tokens in a second column.
+        Accuracy is the mean over the arm's tasks, sizes and training seeds. For the frontier, the
+        arrays have a second column: the mean output tokens.
         """
-        both = [_scores(arm, read, n) for arm, n in zip(self.arms, counts, strict=True)]
-        return both if self.question == "frontier" else [score[:, 0] for score in both]
-
-    def _lacking(self, read: Reader, counts: Sequence[int]) -> tuple[int, int]:
-        """Attempts without an answer, and those of them that were never asked: the others failed."""
-        unanswered = unasked = 0
+        scores = []
         for arm, problems in zip(self.arms, counts, strict=True):
-            for cell in arm if problems else ():
-                results = [result for rank, result in read(cell).items() if rank < problems]
-                wanted = min(problems, cell.count) * cell.quota.samples
-                unanswered += wanted - sum(answers for _, answers, _, _ in results)
-                unasked += wanted - sum(asked for _, _, asked, _ in results)
-        return unanswered, unasked
+            score = _scores(arm, read, problems)
+            scores.append(score if self.goal == "frontier" else score[:, 0])
+        return scores
+
+    def attempts_at_most(self) -> int:
+        """Return the most attempts that the design may ask for."""
+        if isinstance(self.design, MaxSize):
+            return self.design.search.most
+        return sum(cell.quota.samples * cell.count for arm in self.arms for cell in arm)
+
+    def _totals(self, read: Reader, counts: Sequence[int]) -> _Totals:
+        wanted = 0
+        asked = 0
+        answered = 0
+        for arm, problems in zip(self.arms, counts, strict=True):
+            if not problems:
+                continue
+            for cell in arm:
+                wanted += min(problems, cell.count) * cell.quota.samples
+                for rank, (_, answers, attempts, _) in read(cell).items():
+                    if rank < problems:
+                        asked += attempts
+                        answered += answers
+        return _Totals(wanted, asked, answered)
+
+
+def _sums(counts: Sequence[int], more: Sequence[int]) -> list[int]:
+    return [n + m for n, m in zip(counts, more, strict=True)]
 
 
 def _reader(store: Store) -> Reader:
-    """Reads the results of each cell once: they don't change until something is asked.
-
-    They are numbered by when an adaptive run asks them.
-    """
-    known: dict[bytes, Mapping[int, tuple[int, int, int, int]]] = {}
+    """Return a reader that reads each cell once: results don't change until something is asked."""
+    cache: dict[bytes, Mapping[int, tuple[int, int, int, int]]] = {}
 
     def read(cell: StudyCell) -> Mapping[int, tuple[int, int, int, int]]:
-        if cell.key not in known:
-            results = store.results(cell)
-            ranked = enumerate(cell.order)
-            known[cell.key] = {
-                rank: results[position] for rank, position in ranked if position in results
-            }
-        return known[cell.key]
+        if cell.key not in cache:
+            by_position = store.results(cell)
+            by_rank = {}
+            for rank, position in enumerate(cell.order):
+                if position in by_position:
+                    by_rank[rank] = by_position[position]
+            cache[cell.key] = by_rank
+        return cache[cell.key]
 
     return read
 
 
 def _scores(arm: Sequence[StudyCell], read: Reader, problems: int) -> Floats:
-    """Problems × (accuracy, output tokens); nan unless every cell has an answer.
+    """Return problems × (accuracy, output tokens); nan unless every cell of the arm has an answer.
 
-    A mean over those that have one would compare arms at different sizes where attempts failed.
+    A mean over the cells that have one would compare arms at different sizes where attempts failed.
     """
-    total, known = np.zeros((problems, 2)), np.zeros((problems, 1))
-    for cell in arm if problems else ():
-        for rank, (right, answers, _, tokens) in read(cell).items():
-            if rank < problems and answers:
-                total[rank] += right / answers, tokens / answers
-                known[rank] += 1
-    return np.where(known == len(arm), total / len(arm), math.nan)
+    total = np.zeros((problems, 2))
+    cells_answered = np.zeros((problems, 1))
+    if problems:
+        for cell in arm:
+            for rank, (right, answers, _, tokens) in read(cell).items():
+                if rank < problems and answers:
+                    total[rank] += right / answers, tokens / answers
+                    cells_answered[rank] += 1
+    return np.where(cells_answered == len(arm), total / len(arm), math.nan)
 
 
 def trials(study: StudySpec) -> list[Trial]:
-    """The questions of a study with `stop`."""
-    stopping = study.stopping
-    if stopping is None:
+    """Return the trials of a study with `stop`; none if it has no `stop`."""
+    rule = study.stop_rule
+    if rule is None:
         return []
-    with error_at(Location(study.where, "stop")):
-        question = stopping.question(study)
-    cells = [cell for cell in study.cells if cell.quota.adaptive]
-    if question in ACROSS:
-        if len(counts := {cell.count for cell in cells}) > 1:
-            what = f"its tasks have different numbers of problems: {', '.join(map(str, sorted(counts)))}"
-            raise UserError(
-                what,
-                where=Location(study.where, "stop"),
-                hint="set `problems` to the smallest, or remove `stop`",
-            )
-        arms = contestants(cells)
-        design = _across(question, stopping, max(cell.count for cell in cells))
-        return [Trial(question, "", tuple(arms), tuple(map(tuple, arms.values())), design)]
-    return list(_within(question, stopping, cells))
+    where = Location(study.where, "stop")
+    with error_at(where):
+        goal = rule.goal_of(study)
+    if goal not in ACROSS_MODELS:
+        return _trials_of_each_model(goal, rule, study.cells)
+    counts = sorted({cell.count for cell in study.cells})
+    if len(counts) > 1:
+        numbers = ", ".join(map(str, counts))
+        raise UserError(
+            f"its tasks have different numbers of problems: {numbers}",
+            where=where,
+            hint="set `problems` to the smallest, or remove `stop`",
+        )
+    arms = contestants(study.cells)
+    design = _design_across_models(goal, rule, counts[0])
+    return [Trial(goal, "", tuple(arms), tuple(tuple(arm) for arm in arms.values()), design)]
 
 
-def _across(question: Question, stopping: Stopping, problems: int) -> Design:
-    if question == "frontier":
+def _design_across_models(goal: Goal, rule: StopRule, problems: int) -> Design:
+    if goal == "frontier":
         return Frontier(problems)
-    if question == "best":
-        return Best(problems, stopping.margin)
-    # With both keys, the margin is the smallest difference that matters.
-    return (
-        Paired(problems, effect=stopping.margin)
-        if stopping.decide
-        else Paired(problems, stopping.margin)
-    )
+    if goal == "best":
+        return Best(problems, rule.margin)
+    if rule.decide:  # with both keys, the margin is the smallest difference that matters
+        return Paired(problems, effect=rule.margin)
+    return Paired(problems, rule.margin)
 
 
-def _within(question: Question, stopping: Stopping, cells: Sequence[StudyCell]) -> Iterator[Trial]:
+def _trials_of_each_model(goal: Goal, rule: StopRule, cells: Sequence[StudyCell]) -> list[Trial]:
+    """Return a trial for each model on each task, whose arms are the task's sizes."""
     groups: dict[tuple[bytes, bytes], list[StudyCell]] = {}
     for cell in cells:
         groups.setdefault((cell.model_key, cell.task_key), []).append(cell)
-    for own in groups.values():
-        own.sort(key=lambda cell: cell.size)
-        problems, sizes = max(cell.count for cell in own), tuple(cell.size for cell in own)
-        design = (
-            Ladder(sizes, problems, own[0].quota.samples, stopping.margin)
-            if question == "critical_size"
-            else Precise(problems, stopping.margin or 0.0, own[0].quota.samples)
+    trials = []
+    for group in groups.values():
+        group.sort(key=lambda cell: cell.size)
+        sizes = tuple(cell.size for cell in group)
+        problems = max(cell.count for cell in group)
+        samples = group[0].quota.samples
+        design: Design
+        if goal == "max_size":
+            design = MaxSize(rule.search(), sizes)
+        elif goal == "critical_size":
+            design = Ladder(sizes, problems, samples, rule.margin)
+        else:
+            design = Precise(problems, rule.margin or 0.0, samples)
+        label = group[0].label
+        trials.append(
+            Trial(
+                goal,
+                f"{label.model} on {label.task}",
+                names=tuple(str(size) for size in sizes),
+                arms=tuple((cell,) for cell in group),
+                design=design,
+            )
         )
-        yield Trial(
-            question,
-            f"{own[0].label.model} on {own[0].label.task}",
-            tuple(map(str, sizes)),
-            tuple((cell,) for cell in own),
-            design,
-        )
+    return trials
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What a trial has found, with the attempts that it asked for and those of the full plan."""
+    """What a trial has found, with the attempts that it asked for and the most it may ask for."""
 
-    of: Question
+    goal: Goal
     text: str
     estimate: Estimate | None
     ended: bool
@@ -217,151 +293,178 @@ class Decision:
 
 
 def decisions(study: StudySpec, store: Store) -> list[Decision]:
-    """What each trial of a study has found so far."""
-    found = []
+    """Return what each trial of a study has found so far."""
+    decided = []
     for trial in trials(study):
         counts, ended = trial.replay(store)
         text, estimate = _verdict(trial, trial.scores(_reader(store), counts))
-        made = sum(cell.quota.samples * (cell.quota.problems or 0) for cell in trial.asked(counts))
-        most = sum(cell.quota.samples * cell.count for arm in trial.arms for cell in arm)
-        found.append(
-            Decision(
-                trial.question, text if ended else "undecided so far", estimate, ended, made, most
-            )
-        )
-    return found
+        attempts = 0
+        for cell in trial.asked(counts):
+            attempts += cell.quota.samples * (cell.quota.problems or 0)
+        if not ended:
+            text = "undecided so far"
+        at_most = trial.attempts_at_most()
+        decided.append(Decision(trial.goal, text, estimate, ended, attempts, at_most))
+    return decided
 
 
 def asked_cells(study: StudySpec, store: Store) -> tuple[StudyCell, ...]:
-    """The cells of a study with the problems that its designs asked, without those that they left
-    out.
-    """
-    fixed = [cell for cell in study.cells if not cell.quota.adaptive]
-    return tuple(
-        fixed + [cell for trial in trials(study) for cell in trial.asked(trial.replay(store)[0])]
-    )
-
-
-def open_cells(study: StudySpec, store: Store | None) -> set[bytes]:
-    """The keys of the cells that a run may still ask more of."""
-    still: set[bytes] = set()
+    """Return a study's cells with the problems that its designs asked, and no others."""
+    cells: list[StudyCell] = []
     for trial in trials(study):
-        counts, ended = trial.replay(store) if store else ([0] * len(trial.arms), False)
-        last = max(counts)
-        for arm, n in zip(trial.arms, counts, strict=True):
-            if not ended and (n == last or not trial.across_models):  # a dropped variant has fewer
-                still.update(cell.key for cell in arm)
-    return still
+        counts, _ = trial.replay(store)
+        cells += trial.asked(counts)
+    return tuple(cells)
+
+
+def open_attempts(study: StudySpec, store: Store | None) -> dict[bytes, int]:
+    """Return by cell key the most attempts that a run may still make; cells without any are left out.
+
+    Where the run chooses the sizes, all are counted at the largest size, which takes the most.
+    """
+    most: dict[bytes, int] = {}
+    for trial in trials(study):
+        counts, ended = [0] * len(trial.arms), False
+        if store:
+            counts, ended = trial.replay(store)
+        if ended:
+            continue
+        if isinstance(trial.design, MaxSize):
+            cells = [cell for arm in trial.arms for cell in arm]
+            stored = store.spent(cells)[0] if store else 0
+            most[cells[-1].key] = max(0, trial.attempts_at_most() - stored)
+            continue
+        for arm, problems in zip(trial.arms, counts, strict=True):
+            dropped = trial.across_models and problems < max(counts)
+            if dropped:
+                continue
+            for cell in arm:
+                stored = store.spent([cell])[0] if store else 0
+                most[cell.key] = cell.quota.samples * cell.count - stored
+    return most
 
 
 def describe(study: StudySpec) -> str:
-    """What a run with `stop` will find out, as `plan` prints it."""
-    stopping, found = study.stopping, trials(study)
-    assert stopping is not None
-    question, margin = found[0].question, stopping.margin
-    points = "" if margin is None else f"{100 * margin:g} points"
-    if question == "critical_size":
-        goal = (
-            "as precisely as the full ladder" if margin is None else f"to within {100 * margin:g} %"
-        )
-        return f"the critical size of {_listed([trial.title for trial in found])}, {goal}"
-    if question == "best":
-        goal = (
-            "until one is clearly the best"
-            if margin is None
-            else f"to pick one within {points} of the best"
-        )
-        return f"the best of {len(found[0].arms)} ({_listed(found[0].names)}), {goal}"
-    if question == "frontier":
-        return f"which of {len(found[0].arms)} are on the frontier of accuracy and tokens"
-    if question == "difference":
-        goal = (
-            f"to within {points}"
-            if not stopping.decide
-            else f"until it is clear{points and f' ({points} matter)'}"
-        )
-        return f"the difference between {found[0].names[0]} and {found[0].names[1]}, {goal}"
+    """Describe what a run with `stop` will find out, as `plan` prints it."""
+    rule = study.stop_rule
+    assert rule is not None
+    study_trials = trials(study)
+    first = study_trials[0]
+    points = "" if rule.margin is None else f"{100 * rule.margin:g} points"
+    if first.goal == "max_size":
+        titles = _listed([trial.title for trial in study_trials])
+        return f"the largest size that {titles} solves with {rule.target:.0%} accuracy"
+    if first.goal == "critical_size":
+        precision = "as precisely as the full ladder"
+        if rule.margin is not None:
+            precision = f"to within {100 * rule.margin:g} %"
+        titles = _listed([trial.title for trial in study_trials])
+        return f"the critical size of {titles}, {precision}"
+    if first.goal == "best":
+        end = "until one is clearly the best"
+        if rule.margin is not None:
+            end = f"to pick one within {points} of the best"
+        return f"the best of {len(first.arms)} ({_listed(first.names)}), {end}"
+    if first.goal == "frontier":
+        return f"which of {len(first.arms)} are on the frontier of accuracy and tokens"
+    if first.goal == "difference":
+        end = f"to within {points}"
+        if rule.decide:
+            end = "until it is clear"
+            if points:
+                end += f" ({points} matter)"
+        return f"the difference between {first.names[0]} and {first.names[1]}, {end}"
     return f"the accuracy of each cell, to within {points}"
 
 
 def _verdict(trial: Trial, scores: Sequence[Floats]) -> tuple[str, Estimate | None]:
-    """What the answers say, in a sentence, with an interval that is valid for such a run."""
+    """Return what the answers say, in a sentence, with an interval that is valid for such a run."""
     design: Any = trial.design
-    if trial.question == "critical_size":
+    if trial.goal in ("critical_size", "max_size"):
         size = design.estimate(scores)
-        return (
-            f"{trial.title}: accuracy falls below 50 % at {_span(size)} {trial.arms[0][0].task.unit}".rstrip(),
-            size,
-        )
-    if trial.question == "best":
-        return _best(trial, design, scores)
-    if trial.question == "frontier":
-        left = design.left(scores)
-        names, gone = (
-            [name for name, keep in zip(trial.names, left, strict=True) if keep == k]
-            for k in (True, False)
-        )
-        others = f"; dominated: {', '.join(gone)}" if gone else ""
-        return (
-            f"{len(names)} of {len(scores)} may be on the frontier: {', '.join(names)}{others}",
-            None,
-        )
-    if trial.question == "difference":
-        apart, why = design.difference(scores), design.why(scores)
-        first, second = trial.names
-        said = {
-            "clear": "the difference is clear",
-            "small": f"a difference of {100 * (design.effect or 0):g} points is excluded",
-            "futile": "no clear difference, and the rest of the problems would hardly show one",
-            "precise": "known to within the margin",
-            "": "no clear difference on all problems",
-        }[why]
-        return f"{first} minus {second}: {_points(apart)}; {said}", apart
-    known = sum(design.next([score]) == [0] and len(score) < design.problems for score in scores)
-    return (
-        f"{trial.title}: {known} of {count(len(scores), 'cell')} known to within the margin",
-        None,
-    )
+        accuracy = 0.5 if trial.goal == "critical_size" else design.search.target
+        at_size = f"{_size_text(size)} {trial.arms[0][0].task.unit}".rstrip()
+        return f"{trial.title}: accuracy falls below {100 * accuracy:g} % at {at_size}", size
+    if trial.goal == "best":
+        return _verdict_on_best(trial, design, scores)
+    if trial.goal == "frontier":
+        return _verdict_on_frontier(trial, design, scores), None
+    if trial.goal == "difference":
+        return _verdict_on_difference(trial, design, scores)
+    precise = 0
+    for score in scores:
+        if design.next([score]) == [0] and len(score) < design.problems:
+            precise += 1
+    cells = count(len(scores), "cell")
+    return f"{trial.title}: {precise} of {cells} known to within the margin", None
 
 
-def _best(trial: Trial, design: Best, scores: Sequence[Floats]) -> tuple[str, Estimate | None]:
-    means = [float(np.nanmean(score)) if np.isfinite(score).any() else math.nan for score in scores]
-    left = sorted(np.flatnonzero(design.left(scores)).tolist(), key=lambda k: -means[k])
-    top = left[0]
-    if len(left) > 1:
-        names = _listed([trial.names[k] for k in left], 6)
-        return (
-            f"{len(left)} of {len(scores)} may be the best, and all problems were asked: {names}",
-            None,
-        )
-    others = [k for k in range(len(scores)) if k != top]
-    next_best = max(others, key=lambda k: (len(scores[k]), means[k], -k))  # of those dropped last
-    lead = design.lead(scores, top, next_best)
-    word = (
-        "the best"
-        if design.margin is None
-        else f"within {100 * design.margin:g} points of the best"
-    )
-    return (
-        f"{trial.names[top]} is {word}: ahead of {trial.names[next_best]} by {_points(lead)}",
-        lead,
-    )
+def _verdict_on_frontier(trial: Trial, design: Frontier, scores: Sequence[Floats]) -> str:
+    candidates: list[str] = []
+    dominated: list[str] = []
+    for name, is_candidate in zip(trial.names, design.left(scores), strict=True):
+        group = candidates if is_candidate else dominated
+        group.append(name)
+    text = f"{len(candidates)} of {len(scores)} may be on the frontier: {', '.join(candidates)}"
+    if dominated:
+        text += f"; dominated: {', '.join(dominated)}"
+    return text
+
+
+def _verdict_on_difference(
+    trial: Trial, design: Paired, scores: Sequence[Floats]
+) -> tuple[str, Estimate]:
+    explanations = {
+        "clear": "the difference is clear",
+        "small": f"a difference of {100 * (design.effect or 0):g} points is excluded",
+        "futile": "no clear difference, and the rest of the problems would hardly show one",
+        "precise": "known to within the margin",
+        "": "no clear difference on all problems",
+    }
+    difference = design.difference(scores)
+    explanation = explanations[design.why(scores)]
+    first, second = trial.names
+    return f"{first} minus {second}: {_points(difference)}; {explanation}", difference
+
+
+def _verdict_on_best(
+    trial: Trial, design: Best, scores: Sequence[Floats]
+) -> tuple[str, Estimate | None]:
+    means = []
+    for score in scores:
+        has_answers = np.isfinite(score).any()
+        means.append(float(np.nanmean(score)) if has_answers else math.nan)
+    candidates = np.flatnonzero(design.left(scores)).tolist()
+    candidates.sort(key=lambda arm: -means[arm])
+    if len(candidates) > 1:
+        names = _listed([trial.names[arm] for arm in candidates], 6)
+        may_be = f"{len(candidates)} of {len(scores)} may be the best"
+        return f"{may_be}, and all problems were asked: {names}", None
+    best = candidates[0]
+    others = [arm for arm in range(len(scores)) if arm != best]
+    # The runner-up is the best of those that were dropped last.
+    runner_up = max(others, key=lambda arm: (len(scores[arm]), means[arm], -arm))
+    lead = design.lead(scores, best, runner_up)
+    rank = "the best"
+    if design.margin is not None:
+        rank = f"within {100 * design.margin:g} points of the best"
+    ahead = f"ahead of {trial.names[runner_up]} by {_points(lead)}"
+    return f"{trial.names[best]} is {rank}: {ahead}", lead
 
 
 def _listed(names: Sequence[str], most: int = 3) -> str:
-    return ", ".join([*names[:most], *(["…"] if len(names) > most else [])])
+    text = ", ".join(names[:most])
+    return f"{text}, …" if len(names) > most else text
 
 
-def _span(found: Estimate) -> str:
-    if math.isnan(found.value):
-        return f"more than {number(found.low)}" if found.low else f"less than {number(found.high)}"
-    low, high = (
-        number(found.low) if found.low else "–",
-        number(found.high) if math.isfinite(found.high) else "–",
-    )
-    return f"{number(found.value)} [{low}, {high}]"
+def _size_text(size: Estimate) -> str:
+    if math.isnan(size.value):
+        return f"more than {number(size.low)}" if size.low else f"less than {number(size.high)}"
+    low = number(size.low) if size.low else "–"
+    high = number(size.high) if math.isfinite(size.high) else "–"
+    return f"{number(size.value)} [{low}, {high}]"
 
 
-def _points(found: Estimate) -> str:
-    value, low, high = (100 * n for n in (found.value, found.low, found.high))
+def _points(difference: Estimate) -> str:
+    value, low, high = (100 * n for n in (difference.value, difference.low, difference.high))
     return f"{value:+.1f} points [{low:+.1f}, {high:+.1f}]"

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from ponder.core import Method, Model, Progress, UserError
 
 if TYPE_CHECKING:
-    from ponder.run.caps import Money
-    from ponder.run.paying import Account
+    from ponder.run.caps import Account, Money
     from ponder.study.cell import Resources, StudyCell
 
 Report = Callable[["Progress | Account"], None]
@@ -43,7 +42,7 @@ class Executor(Protocol):
     def hosted(self, cells: Sequence[StudyCell], model: Model) -> Model:
         """The model of these cells as it is asked there; the model itself if it is asked here."""
 
-    def lane(self, cell: StudyCell) -> str:
+    def queue(self, cell: StudyCell) -> str:
         """What a cell's model waits for, as `Model.server`."""
 
 

@@ -17,7 +17,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -78,7 +78,7 @@ class Forecast:
     model: str
     task: str
     cells: int
-    attempts: int  # that the study asks for; of a search, those made so far
+    attempts: int  # that the study asks for; where the run chooses the sizes, those made so far
     stored: int  # of those, the ones already answered
     calls: int | None  # at most, without retries; None: unknown
     tokens: Range  # still to spend, prompt tokens included
@@ -117,10 +117,10 @@ def slow_warning(study: StudySpec, cells: Sequence[StudyCell], store: Store) -> 
     timed = [group for group in _groups(cells) if isinstance(group[0].model, capabilities.Forecast)]
     if not timed:
         return ""
-    undecided, _ = _adaptive(study, store)
+    open_attempts, _ = _adaptive(study, store)
     durations = []
     for group in timed:
-        forecast = _forecast(group, store, undecided)
+        forecast = _forecast(group, store, open_attempts, study.chooses_sizes)
         durations.append((forecast.model, forecast.duration))
     return _day_warning(durations)
 
@@ -128,9 +128,9 @@ def slow_warning(study: StudySpec, cells: Sequence[StudyCell], store: Store) -> 
 def counts(cells: Sequence[StudyCell], store: Store) -> tuple[int, int]:
     """Return how many attempts are still to be made and how many are stored.
 
-    Those that a search or `stop` decides on are not among the first.
+    Those that `stop` decides on are not among the first.
     """
-    fixed = [cell for cell in cells if not cell.quota.search and not cell.quota.adaptive]
+    fixed = [cell for cell in cells if not cell.quota.adaptive]
     wanted = sum(cell.quota.samples * cell.count for cell in fixed)
     return wanted - store.spent(fixed)[0], store.spent(cells)[0]
 
@@ -140,8 +140,11 @@ def plan(study: StudySpec, path: Path) -> Plan:
     check(study.cells, study.max_tokens, study.max_cost)
     store = Store(path) if _holds_something(path) else None
     try:
-        still, stop = _adaptive(study, store)
-        forecasts = [_forecast(cells, store, still) for cells in _groups(study.cells)]
+        open_attempts, stop = _adaptive(study, store)
+        forecasts = [
+            _forecast(cells, store, open_attempts, study.chooses_sizes)
+            for cells in _groups(study.cells)
+        ]
         spent = (
             Money(*store.spent_by_runs(study.name))
             if store and study.cap_per == "study"
@@ -153,18 +156,20 @@ def plan(study: StudySpec, path: Path) -> Plan:
     return Plan(forecasts, _total(forecasts), currency(study.cells), spent, *_making(study), stop)
 
 
-def saved(study: StudySpec, path: Path) -> Forecast:
-    """What the attempts that an adaptive run left out would take."""
+def saved(study: StudySpec, path: Path) -> Forecast | None:
+    """Return what the attempts that an adaptive run left out would take; None without a full plan."""
+    if study.chooses_sizes:
+        return None
     return plan(dataclasses.replace(study, stop=None, max_tokens=None, max_cost=None), path).total
 
 
-def _adaptive(study: StudySpec, store: Store | None) -> tuple[set[bytes], str]:
-    """The cells of which an adaptive run may still ask more, and what it will find out."""
+def _adaptive(study: StudySpec, store: Store | None) -> tuple[dict[bytes, int], str]:
+    """Return by cell key the most that an adaptive run may still ask, and what it will find out."""
     if study.stop is None:
-        return set(), ""
-    from ponder.run.adaptive import describe, open_cells  # imports NumPy
+        return {}, ""
+    from ponder.run.adaptive import describe, open_attempts  # imports NumPy
 
-    return open_cells(study, store), describe(study)
+    return open_attempts(study, store), describe(study)
 
 
 def _making(study: StudySpec) -> tuple[Spend | None, int]:
@@ -206,41 +211,38 @@ class _Left(NamedTuple):
     variance: float  # of the tokens of those answered
 
 
-def _forecast(cells: list[StudyCell], store: Store | None, still: set[bytes]) -> Forecast:
+def _forecast(
+    cells: list[StudyCell],
+    store: Store | None,
+    open_attempts: Mapping[bytes, int],
+    chooses_sizes: bool,
+) -> Forecast:
     answered = [store.spent([cell]) if store else (0, Bill()) for cell in cells]
-    stored, search, prices = (
-        sum(n for n, _ in answered),
-        cells[0].quota.search,
-        cells[0].model.prices,
-    )
-    # it decides how many attempts it makes, up to `most` in all; the most they may take is at its
-    # largest size
-    if search:
-        ended = store is not None and not search.next(
-            {cell.size: store.score(cell) for cell in cells}
-        )
-        left = [0] * (len(cells) - 1) + [0 if ended else max(0, search.most - stored)]
-    else:
-        left = [
-            0
-            if cell.quota.adaptive and cell.key not in still
-            else cell.quota.samples * cell.count - n
-            for cell, (n, _) in zip(cells, answered, strict=True)
-        ]
+    stored = sum(n for n, _ in answered)
+    prices = cells[0].model.prices
+    left = []
+    for cell, (n, _) in zip(cells, answered, strict=True):
+        if cell.quota.adaptive:
+            left.append(open_attempts.get(cell.key, 0))
+        else:
+            left.append(cell.quota.samples * cell.count - n)
     rows = [
         _left(cell, n, *known, store) for cell, n, known in zip(cells, left, answered, strict=True)
     ]
     limit = _limit(rows)
-    low, expected, basis = (
-        (Money(), None, "the search decides") if search else _expected(rows, prices)
-    )
+    attempts = stored + sum(left)
+    low, expected, basis = Money(), None, "the run decides"
+    if chooses_sizes:
+        attempts = stored
+    else:
+        low, expected, basis = _expected(rows, prices)
     bound = limit and priced_at_most(limit, prices)
     priced_by = [model.prices for model in (cells[0].model, *cells[0].asks()) if model.prices]
     return Forecast(
         model=cells[0].label.model,
         task=cells[0].label.task,
         cells=len(cells),
-        attempts=stored if search else stored + sum(left),
+        attempts=attempts,
         stored=stored,
         calls=limit and limit.calls,
         tokens=Range(low.tokens, expected and expected.tokens, bound and bound.tokens),
@@ -372,18 +374,15 @@ def _sum(ranges: Sequence[Range]) -> Range:
 
 
 def probe(study: StudySpec, attempts: int) -> tuple[StudyCell, ...]:
-    """The study's cells, each with only this many attempts, without searches: what `ponder plan
-    --probe` asks.
+    """Return the study's cells, each with only this many attempts: what `ponder plan --probe` asks.
 
     Cells, not a smaller study: its methods would train on other problems.
     """
-    cells = [cell for cell in study.cells if not cell.quota.search]
-    if not cells:
-        raise UserError(
-            "a search can't be probed: it decides itself what to ask", where=study.where
-        )
+    if study.chooses_sizes:
+        what = "the goal `max_size` can't be probed: the run chooses the sizes"
+        raise UserError(what, where=study.where)
     probed = []
-    for cell in cells:
+    for cell in study.cells:
         if cell.quota.adaptive:
             few = cell.first(attempts)
         else:

@@ -1,5 +1,4 @@
-"""Accuracy and tokens at each size, with intervals for attempts that are correlated within a
-problem.
+"""Accuracy and tokens at each size, with intervals for attempts correlated within a problem.
 
 Every problem counts once, however many attempts it has: an accuracy or a mean is the mean of the
 problems' means, with the variance between them. Pooled attempts would favour the problems with the
@@ -41,50 +40,21 @@ class SizeRow:
     failed: int  # excluded from every estimate
 
 
-def accuracy(correct: Bools, problem: Ints, level: float = 0.95) -> Estimate:
-    """The mean of the problems' fractions correct; `problem` is the number of each attempt's
-    problem.
-    """
-    n, own = len(correct), problem_means(correct, problem)
-    problems = len(own)
-    value = float(own.mean()) if n else math.nan
-    if problems < 2:  # one says nothing about other problems
-        return Estimate(value, 0.0, 1.0, n, problems)
-    low, high = wilson(value, _effective(correct, problem, level), level)
-    return Estimate(value, low, high, n, problems)
-
-
-def rate(events: Floats, right: Floats, level: float = 0.95) -> Estimate:
-    """The fraction right of all events, such as turns at risk, where a problem with more events
-    weighs more.
-
-    Both are counts, one per problem; a problem without events doesn't count.
-    """
-    asked = events > 0
-    events, right = events[asked], right[asked]
-    n, problems = int(events.sum()), len(events)
-    value = float(right.sum()) / n if n else math.nan
-    if problems < 2:
-        return Estimate(value, 0.0, 1.0, n, problems)
-    # The ratio's variance, linearised.
-    variance = float(((right - value * events) ** 2).sum()) / n**2 * problems / (problems - 1)
-    size = effective_sample(value, variance, n, problems, _rarer(events, right, value), level)
-    return Estimate(value, *wilson(value, size, level), n, problems)
-
-
 def by_size(data: Columns, level: float = 0.95) -> list[SizeRow]:
+    """Return accuracy and tokens at each size, in ascending order."""
     rows = []
     for size in np.unique(np.concatenate([data.size, data.failed_size])):
-        part = data.where(data.size == size)
-        unparsed, truncated = int(part.unparsed.sum()), int(part.truncated.sum())
+        attempts = data.where(data.size == size)
+        unparsed = int(attempts.unparsed.sum())
+        truncated = int(attempts.truncated.sum())
         rows.append(
             SizeRow(
                 size=float(size),
-                accuracy=accuracy(part.correct, part.problem, level),
-                tokens=mean(part.tokens, part.problem, level),
-                geometric=geometric_mean(part.tokens, part.problem, level),
-                median=median_tokens(part, level),
-                graded=len(part) - unparsed - truncated,
+                accuracy=accuracy(attempts.correct, attempts.problem, level),
+                tokens=mean(attempts.tokens, attempts.problem, level),
+                geometric=geometric_mean(attempts.tokens, attempts.problem, level),
+                median=median_tokens(attempts, level),
+                graded=len(attempts) - unparsed - truncated,
                 unparsed=unparsed,
                 truncated=truncated,
                 failed=int((data.failed_size == size).sum()),
@@ -93,131 +63,210 @@ def by_size(data: Columns, level: float = 0.95) -> list[SizeRow]:
     return rows
 
 
-def _counts(values: Floats | Bools, problem: Ints) -> tuple[Floats, Floats]:
-    """The attempts at each problem, and the sum of their values."""
-    attempts = np.bincount(problem)
-    asked = attempts > 0
-    return attempts[asked].astype(np.float64), summed(values, problem)[asked]
+# --- Fractions ---
+
+
+def accuracy(correct: Bools, problem: Ints, level: float = 0.95) -> Estimate:
+    """Return the mean of the problems' fractions correct.
+
+    Both arrays have one entry per attempt; `problem` is the number of its problem.
+    """
+    attempts = len(correct)
+    means = problem_means(correct, problem)
+    problems = len(means)
+    if attempts == 0:
+        return Estimate(math.nan, 0.0, 1.0, attempts, problems)
+    value = float(means.mean())
+    if problems < 2:  # one says nothing about other problems
+        return Estimate(value, 0.0, 1.0, attempts, problems)
+    low, high = wilson(value, _effective_attempts(correct, problem, level), level)
+    return Estimate(value, low, high, attempts, problems)
+
+
+def rate(events: Floats, right: Floats, level: float = 0.95) -> Estimate:
+    """Return the fraction right of all events, so that a problem with more events weighs more.
+
+    Events are turns at risk, for example. Both arrays are counts, one per problem; a problem
+    without events doesn't count.
+    """
+    with_events = events > 0
+    events = events[with_events]
+    right = right[with_events]
+    n = int(events.sum())
+    problems = len(events)
+    if n == 0:
+        return Estimate(math.nan, 0.0, 1.0, n, problems)
+    value = float(right.sum()) / n
+    if problems < 2:
+        return Estimate(value, 0.0, 1.0, n, problems)
+    # the ratio's variance, linearised
+    variance = float(((right - value * events) ** 2).sum()) / n**2 * problems / (problems - 1)
+    rarer = _problems_with_rarer(events, right, value)
+    effective = effective_sample(value, variance, n, problems, rarer, level)
+    low, high = wilson(value, effective, level)
+    return Estimate(value, low, high, n, problems)
 
 
 def problem_means(values: Floats | Bools, problem: Ints) -> Floats:
+    """Return the mean value of each problem's attempts."""
     attempts, total = _counts(values, problem)
     return np.asarray(total / attempts)
 
 
-def _rarer(attempts: Floats, right: Floats, value: float) -> int:
-    """The number of problems with the rarer outcome; at one half, of those with a wrong answer,
-    despite rounding.
+def _counts(values: Floats | Bools, problem: Ints) -> tuple[Floats, Floats]:
+    """Return the number of attempts at each problem, and the sum of their values."""
+    attempts = np.bincount(problem)
+    tried = attempts > 0
+    return attempts[tried].astype(np.float64), summed(values, problem)[tried]
+
+
+def _problems_with_rarer(attempts: Floats, right: Floats, value: float) -> int:
+    """Return the number of problems with the rarer outcome; at one half, with a wrong answer.
+
+    `attempts` and `right` are counts by problem, `value` is the accuracy.
     """
-    return int(np.count_nonzero(right > 0 if value < 0.5 - 1e-12 else right < attempts))
+    if value < 0.5 - 1e-12:  # one half, despite rounding
+        return int(np.count_nonzero(right > 0))
+    return int(np.count_nonzero(right < attempts))
 
 
-def _effective(correct: Bools, problem: Ints, level: float) -> float:
+def _effective_attempts(correct: Bools, problem: Ints, level: float) -> float:
+    """Return the effective sample size of an accuracy."""
     attempts, right = _counts(correct, problem)
-    own = right / attempts
-    value, problems = float(own.mean()), len(own)
+    means = right / attempts
+    value = float(means.mean())
+    problems = len(means)
     # What the mean of the problems' means would be worth if all attempts were independent.
-    most = problems**2 / float((1 / attempts).sum())
-    variance = float(own.var(ddof=1)) / problems
-    return effective_sample(value, variance, most, problems, _rarer(attempts, right, value), level)
+    independent = problems**2 / float((1 / attempts).sum())
+    variance = float(means.var(ddof=1)) / problems
+    rarer = _problems_with_rarer(attempts, right, value)
+    return effective_sample(value, variance, independent, problems, rarer, level)
 
 
 def effective_sample(
     fraction: float, variance: float, attempts: float, problems: int, rarer: int, level: float
 ) -> float:
-    """How many independent attempts carry as much information as these, at two problems or more.
+    """Return how many independent attempts carry as much information, at two problems or more.
 
-    Only problems with the rarer outcome (`rarer` of them) show how strongly attempts are
-    correlated: few show little, and at 0 % or 100 % there are none. Without that limit, one error
-    in 80 attempts would give a narrower interval than none.
+    That is fraction·(1 - fraction) / variance, shrunk for few problems (Korn & Graubard 1998). Only
+    problems with the rarer outcome (`rarer` of them) show how strongly attempts are correlated: few
+    show little, and at 0 % or 100 % there are none. Without that limit, one error in 80 attempts
+    would give a narrower interval than none.
     """
-    most = problems + (attempts - problems) * rarer / (rarer + 5)
+    limit = problems + (attempts - problems) * rarer / (rarer + 5)
     if variance == 0.0:
-        return most
+        return limit
     upper = (1 + level) / 2
     few_problems = z_quantile(upper) / t_quantile(upper, problems - 1)
-    return min(most, fraction * (1 - fraction) / variance * few_problems**2)
+    return min(limit, fraction * (1 - fraction) / variance * few_problems**2)
 
 
 def wilson(fraction: float, n: float, level: float) -> tuple[float, float]:
-    """Wilson's score interval of a fraction of n independent attempts."""
+    """Return Wilson's (1927) score interval of a fraction of n independent attempts."""
     z2 = z_quantile((1 + level) / 2) ** 2
-    middle = (fraction + z2 / (2 * n)) / (1 + z2 / n)
-    half = math.sqrt(z2 * (fraction * (1 - fraction) / n + z2 / (4 * n**2))) / (1 + z2 / n)
-    return min(fraction, max(0.0, middle - half)), max(fraction, min(1.0, middle + half))
+    shrinkage = 1 + z2 / n
+    middle = (fraction + z2 / (2 * n)) / shrinkage
+    half = math.sqrt(z2 * (fraction * (1 - fraction) / n + z2 / (4 * n**2))) / shrinkage
+    low = max(0.0, middle - half)
+    high = min(1.0, middle + half)
+    return min(fraction, low), max(fraction, high)
+
+
+# --- Tokens ---
 
 
 def mean(values: Floats, problem: Ints, level: float = 0.95, *, least: float = 0.0) -> Estimate:
-    """The mean of a quantity that is never below `least`, such as tokens, with Hall's (1992)
-    interval.
+    """Return the mean of a quantity that is never below `least`, with Hall's (1992) interval.
 
     Hall's cubic removes the skewness of the t statistic. Of lognormal tokens with a spread of 1 in
     the logarithm, 10, 30 and 100 problems, it covers .91, .92 and .94; Student's t covers .84, .87
     and .93.
     """
-    own = problem_means(values, problem)
-    n, problems, value = len(values), len(own), float(own.mean()) if len(own) else math.nan
+    attempts = len(values)
+    means = problem_means(values, problem)
+    problems = len(means)
+    if problems == 0:
+        return Estimate(math.nan, least, math.inf, attempts, problems)
+    value = float(means.mean())
     if problems < 2:
-        return Estimate(value, least, math.inf, n, problems)
-    spread, upper = float(own.std()), t_quantile((1 + level) / 2, problems - 1)
-    skewness = float(((own - value) ** 3).mean()) / spread**3 if spread > 1e-9 * abs(value) else 0.0
+        return Estimate(value, least, math.inf, attempts, problems)
+    spread = float(means.std())
+    skewness = 0.0
+    if spread > 1e-9 * abs(value):
+        skewness = float(((means - value) ** 3).mean()) / spread**3
+    skewness_of_mean = skewness / math.sqrt(problems)
     error = spread / math.sqrt(problems - 1)
-    low, high = (
-        value - error * _unskewed(t, skewness / math.sqrt(problems)) for t in (upper, -upper)
-    )
-    return Estimate(value, max(least, min(low, value)), max(high, value), n, problems)
+    t = t_quantile((1 + level) / 2, problems - 1)
+    low = value - error * _unskewed(t, skewness_of_mean)
+    high = value - error * _unskewed(-t, skewness_of_mean)
+    return Estimate(value, max(least, min(low, value)), max(high, value), attempts, problems)
 
 
 def _unskewed(t: float, skewness: float) -> float:
-    """Hall's transformation of the t statistic of a mean, inverted; `skewness` is that of the mean."""
+    """Invert Hall's transformation of the t statistic of a mean with this skewness.
+
+    Hall's transformation is g(t) = t + a·t² + a²·t³/3 + a/2, with a = skewness / 3.
+    """
     a = skewness / 3
-    return float(np.cbrt(1 + 3 * a * (t - a / 2)) - 1) / a if abs(a) > 1e-6 else t
+    if abs(a) <= 1e-6:
+        return t
+    return float(np.cbrt(1 + 3 * a * (t - a / 2)) - 1) / a
 
 
 def geometric_mean(tokens: Floats, problem: Ints, level: float = 0.95) -> Estimate:
-    """The exponential of the mean logarithm, with a t interval; an attempt without tokens counts as
-    one token.
+    """Return the exponential of the mean log tokens, with a t interval.
+
+    An attempt without tokens counts as one token.
     """
-    own = problem_means(np.log(np.maximum(tokens, 1.0)), problem)
-    n, problems = len(tokens), len(own)
-    if problems < 2:
-        return Estimate(math.exp(own[0]) if problems else math.nan, 0.0, math.inf, n, problems)
-    half = t_quantile((1 + level) / 2, problems - 1) * float(own.std(ddof=1)) / math.sqrt(problems)
-    value = float(own.mean())
-    return Estimate(math.exp(value), math.exp(value - half), _exp(value + half), n, problems)
-
-
-def _exp(x: float) -> float:
-    return math.exp(x) if x < 700 else math.inf  # two problems that differ a lot
+    attempts = len(tokens)
+    means = problem_means(np.log(np.maximum(tokens, 1.0)), problem)
+    problems = len(means)
+    if problems == 0:
+        return Estimate(math.nan, 0.0, math.inf, attempts, problems)
+    if problems == 1:
+        return Estimate(math.exp(means[0]), 0.0, math.inf, attempts, problems)
+    t = t_quantile((1 + level) / 2, problems - 1)
+    half = t * float(means.std(ddof=1)) / math.sqrt(problems)
+    value = float(means.mean())
+    low = math.exp(value - half)
+    high = math.inf  # two problems may differ a lot
+    if value + half < 700:
+        high = math.exp(value + half)
+    return Estimate(math.exp(value), low, high, attempts, problems)
 
 
 def median_tokens(data: Columns, level: float = 0.95) -> Estimate:
-    """The median with Woodruff's interval: the quantiles at the ends of the interval of the
-    fraction below it.
+    """Return the median of the tokens needed, with Woodruff's (1952) interval.
 
-    Quantiles of attempts, weighted so that problems weigh the same.
+    Its ends are the quantiles at the ends of the interval of the fraction below the median.
+    Attempts are weighted so that problems weigh the same.
     """
-    n, problems = len(data), data.problems
-    if n == 0:
+    attempts = len(data)
+    problems = data.problems
+    if attempts == 0:
         return Estimate(math.nan, 0.0, math.inf, 0, 0)
     needed = np.where(data.truncated, math.inf, data.tokens)
     order = np.argsort(needed, kind="stable")
-    tokens, up_to = (
-        needed[order],
-        np.cumsum(1 / (problems * np.bincount(data.problem)[data.problem[order]])),
-    )
+    tokens = needed[order]
+    attempts_at_same = np.bincount(data.problem)[data.problem[order]]
+    cumulative = np.cumsum(1 / (problems * attempts_at_same))
 
-    def quantile(fraction: float, *, above: bool = False) -> float:
-        """The first attempt by which this fraction is reached, or exceeded."""
-        index = np.searchsorted(up_to, fraction + 1e-9 if above else fraction - 1e-9)
-        return float(tokens[min(int(index), n - 1)])
+    def reached(fraction: float) -> float:
+        """Return the tokens of the first attempt by which this fraction is reached."""
+        index = int(np.searchsorted(cumulative, fraction))
+        return float(tokens[min(index, attempts - 1)])
 
-    lower, upper = quantile(0.5), quantile(0.5, above=True)
-    middle = (lower + upper) / 2 if upper < math.inf else math.nan
+    # The slack of 1e-9 decides ties between "reached" and "exceeded", despite rounding.
+    lower = reached(0.5 - 1e-9)
+    upper = reached(0.5 + 1e-9)
+    median = math.nan
+    if upper < math.inf:
+        median = (lower + upper) / 2
     if problems < 2:
-        return Estimate(middle, 0.0, math.inf, n, problems)
-    low, high = wilson(0.5, _effective(needed <= lower, data.problem, level), level)
+        return Estimate(median, 0.0, math.inf, attempts, problems)
+    effective = _effective_attempts(needed <= lower, data.problem, level)
+    low, high = wilson(0.5, effective, level)
     # With more than half of the attempts truncated, even the low end may be unknown: they spent at
     # least this much.
-    least = float(min(quantile(low), data.tokens.max()))
-    return Estimate(middle, least, quantile(high, above=True), n, problems)
+    least = float(min(reached(low - 1e-9), data.tokens.max()))
+    return Estimate(median, least, reached(high + 1e-9), attempts, problems)

@@ -28,56 +28,76 @@ class Curve:
 
 
 def draw_curve(size: Floats, value: Floats, low: Floats, high: Floats) -> Curve:
-    return Curve(*(tuple(column.tolist()) for column in (size, value, low, high)))
+    return Curve(
+        size=tuple(size.tolist()),
+        value=tuple(value.tolist()),
+        low=tuple(low.tolist()),
+        high=tuple(high.tolist()),
+    )
 
 
 def drawing_sizes(sizes: Floats) -> Floats:
-    """The sizes measured, and enough between them for a smooth line."""
+    """Return the sizes measured, and enough between them for a smooth line."""
     return np.unique(np.concatenate([sizes, np.linspace(sizes[0], sizes[-1], 41)]))
 
 
 def strata(size_of: Ints) -> list[slice]:
-    """Runs of problems, sorted by size, to resample together: one size, or neighbouring sizes up to
-    two problems.
+    """Return runs of problems, sorted by size, to resample together.
+
+    A run holds one size, or neighbouring sizes until there are two problems.
     """
-    ends = [int(end) for end in np.flatnonzero(np.diff(size_of)) + 1] + [len(size_of)]
+    ends = _ends_of_sizes(size_of)
     cuts = [0]
     for end in ends:
         if end - cuts[-1] >= 2:
             cuts.append(end)
-    if cuts[-1] != ends[-1]:  # a single problem at the end joins the run before it
-        cuts[max(len(cuts) - 1, 1) :] = ends[-1:]
-    return [slice(a, b) for a, b in pairwise(cuts)]
+    last = ends[-1]
+    if cuts[-1] != last:  # a single problem at the end joins the run before it
+        if len(cuts) > 1:
+            cuts.pop()
+        cuts.append(last)
+    return [slice(start, stop) for start, stop in pairwise(cuts)]
+
+
+def _ends_of_sizes(size_of: Ints) -> list[int]:
+    """Return where each run of equal sizes ends."""
+    ends: list[int] = (np.flatnonzero(np.diff(size_of)) + 1).tolist()
+    return [*ends, len(size_of)]
 
 
 def resampled_sums(values: Floats, size_of: Ints, replicates: int, seed: int) -> Floats:
-    """Replicates × sizes × columns: `values` (one row per problem) summed over the resampled
-    problems of each size.
+    """Sum `values` over the resampled problems of each size.
+
+    `values` is problems × columns, and `size_of` the index of each problem's size, ascending.
+    Return replicates × sizes × columns.
     """
     rng = np.random.default_rng(seed)
-    out = np.zeros((replicates, int(size_of[-1]) + 1, values.shape[1]))
-    for run in strata(size_of):
-        own, first = size_of[run], int(size_of[run][0])
-        starts = [0, *(np.flatnonzero(np.diff(own)) + 1), len(own)]
-        for chunk in _chunks(replicates, len(own)):
-            weights = _weights(rng, chunk.stop - chunk.start, len(own))
-            for i, (a, b) in enumerate(pairwise(starts)):
-                out[chunk, first + i] = weights[:, a:b] @ values[run][a:b]
-    return out
+    sums = np.zeros((replicates, int(size_of[-1]) + 1, values.shape[1]))
+    for stratum in strata(size_of):
+        sizes = size_of[stratum]
+        stratum_values = values[stratum]
+        first_size = int(sizes[0])
+        edges = [0, *_ends_of_sizes(sizes)]
+        for chunk in _chunks(replicates, len(sizes)):
+            weights = _weights(rng, chunk.stop - chunk.start, len(sizes))
+            for i, (start, stop) in enumerate(pairwise(edges)):
+                sums[chunk, first_size + i] = weights[:, start:stop] @ stratum_values[start:stop]
+    return sums
 
 
 def _weights(rng: np.random.Generator, replicates: int, problems: int) -> Floats:
+    """Draw the weight of each problem, replicates × problems."""
     if problems == 1:
         return np.ones((replicates, 1))
     picks = rng.integers(0, problems, (replicates, problems - 1))
     picks += problems * np.arange(replicates)[:, None]
-    counts = np.bincount(picks.ravel(), minlength=replicates * problems).reshape(
-        replicates, problems
-    )
-    return np.asarray(counts * (problems / (problems - 1)), dtype=np.float64)
+    counts = np.bincount(picks.ravel(), minlength=replicates * problems)
+    rescaled = counts.reshape(replicates, problems) * (problems / (problems - 1))
+    return np.asarray(rescaled, dtype=np.float64)
 
 
 def _chunks(replicates: int, problems: int) -> Iterator[slice]:
-    """Slices of the replicates whose draws fit into the processor's cache."""
+    """Split the replicates so that the draws of a chunk fit into the processor's cache."""
     step = max(1, 50_000 // problems)
-    return (slice(a, min(a + step, replicates)) for a in range(0, replicates, step))
+    for start in range(0, replicates, step):
+        yield slice(start, min(start + step, replicates))

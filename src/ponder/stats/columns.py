@@ -1,6 +1,4 @@
-"""Outcomes of one task and one model as NumPy columns, sorted so that no estimate depends on their
-order.
-"""
+"""Turn outcomes into NumPy columns, sorted so that no estimate depends on their order."""
 
 from __future__ import annotations
 
@@ -23,8 +21,9 @@ FEWEST_PAIRS = 3  # problems that two models answered, for an interval or a test
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """One row per attempt that ended with an answer or a truncation; failed attempts are only
-    counted.
+    """One row per attempt that ended with an answer or a truncation.
+
+    Failed attempts are only counted.
     """
 
     size: Floats
@@ -32,7 +31,7 @@ class Columns:
     correct: Bools
     unparsed: Bools
     truncated: Bools
-    tokens: Floats  # of the kind asked for; for a truncated attempt a lower bound of what it needed
+    tokens: Floats  # of the requested kind; for a truncated attempt a lower bound of its need
     failed_size: Floats  # the sizes of the failed attempts
 
     def __len__(self) -> int:
@@ -40,19 +39,27 @@ class Columns:
 
     @property
     def problems(self) -> int:
-        return int(self.problem[-1]) + 1 if len(self) else 0
+        if not len(self):
+            return 0
+        return int(self.problem[-1]) + 1
 
     def where(self, rows: Bools) -> Columns:
-        """These rows only, with their problems renumbered from 0."""
-        problem = np.unique(self.problem[rows], return_inverse=True)[1].astype(np.int64)
-        parts = (self.correct[rows], self.unparsed[rows], self.truncated[rows], self.tokens[rows])
-        return Columns(self.size[rows], problem, *parts, self.failed_size)
+        """Return these rows only, with their problems renumbered from 0."""
+        return Columns(
+            size=self.size[rows],
+            problem=np.unique(self.problem[rows], return_inverse=True)[1].astype(np.int64),
+            correct=self.correct[rows],
+            unparsed=self.unparsed[rows],
+            truncated=self.truncated[rows],
+            tokens=self.tokens[rows],
+            failed_size=self.failed_size,
+        )
 
     @property
     def size_of_problem(self) -> Ints:
         """For each problem, the index of its size."""
-        first = np.unique(self.problem, return_index=True)[1]
-        return np.unique(self.size[first], return_inverse=True)[1].astype(np.int64)
+        first_attempt = np.unique(self.problem, return_index=True)[1]
+        return np.unique(self.size[first_attempt], return_inverse=True)[1].astype(np.int64)
 
 
 def one_series(outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -61,7 +68,8 @@ def one_series(outcomes: Sequence[Outcome]) -> list[Outcome]:
     Raise ValueError if they mix tasks or models.
     """
     cells = {o.cell for o in outcomes}
-    if len({(cell.task_key, cell.model_key) for cell in cells}) > 1:
+    series = {(cell.task_key, cell.model_key) for cell in cells}
+    if len(series) > 1:
         raise ValueError("one task and one model at a time")
     return by_problem(outcomes)
 
@@ -69,7 +77,7 @@ def one_series(outcomes: Sequence[Outcome]) -> list[Outcome]:
 def by_problem(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """Return the answered outcomes, sorted by size and problem."""
     answered = [o for o in outcomes if o.answered]
-    keys = (  # the last is the first to sort by
+    keys = (  # in NumPy's order: the last key is the primary one
         _ints(o.answer_tokens for o in answered),
         _ints(SORTED.index(o.ended) for o in answered),
         _ints(o.thinking_tokens for o in answered),
@@ -87,7 +95,11 @@ def columns(
 
     `pooled`: they may be of several models, such as the training seeds of a variant.
     """
-    rows = by_problem(outcomes) if pooled else one_series(outcomes)
+    if pooled:
+        rows = by_problem(outcomes)
+    else:
+        rows = one_series(outcomes)
+    failed_sizes = sorted(o.size for o in outcomes if o.ended == "failed")
     return Columns(
         size=_floats(o.size for o in rows),
         problem=clusters(rows),
@@ -95,32 +107,32 @@ def columns(
         unparsed=_bools(o.ended == "unparsed" for o in rows),
         truncated=_bools(o.ended == "truncated" for o in rows),
         tokens=_floats(o.tokens(tokens) for o in rows),
-        failed_size=np.array(
-            sorted(o.size for o in outcomes if o.ended == "failed"), dtype=np.float64
-        ),
+        failed_size=np.array(failed_sizes, dtype=np.float64),
     )
 
 
 def summed(values: Floats | Bools, group: Ints) -> Floats:
-    """Sums by group, of a vector or of each column of a matrix; groups are numbered from 0."""
+    """Sum a vector, or each column of a matrix, by group; groups are numbered from 0."""
     if values.ndim == 2:
         return np.column_stack([summed(column, group) for column in values.T])
     return np.bincount(group, weights=values).astype(np.float64)
 
 
 def clusters(outcomes: Sequence[Outcome]) -> Ints:
-    """The number of each outcome's problem, in sorted order, so that the order of the attempts
-    can't matter.
+    """Number the problems by size and name, and return the number of each outcome's problem.
+
+    The order of the attempts can't matter.
     """
     name = _names(outcomes)
     size = np.unique(_floats(o.size for o in outcomes), return_inverse=True)[1].astype(np.int64)
-    both = size * (int(name.max(initial=0)) + 1) + name
-    return np.asarray(np.unique(both, return_inverse=True)[1], dtype=np.int64)
+    size_and_name = size * (int(name.max(initial=0)) + 1) + name
+    return np.asarray(np.unique(size_and_name, return_inverse=True)[1], dtype=np.int64)
 
 
 def _names(outcomes: Sequence[Outcome]) -> Ints:
-    """The number of each outcome's problem in the order of their names, whatever their sizes."""
-    numbers = {name: n for n, name in enumerate(sorted({o.problem for o in outcomes}))}
+    """Number the problems by name alone, and return the number of each outcome's problem."""
+    names = sorted({o.problem for o in outcomes})
+    numbers = {name: n for n, name in enumerate(names)}
     return _ints(numbers[o.problem] for o in outcomes)
 
 

@@ -1,9 +1,10 @@
-"""Compares variants of a model by accuracy and tokens on the same problems: frontier, savings,
-accuracy under a budget.
+"""Compare variants of a model by accuracy and tokens on the same problems.
+
+That is the frontier, the savings, and the accuracy under a budget of tokens.
 
 Two things vary by chance: the problems, which all variants share, and the training seed of each
 trained variant. Redrawing three seeds would understate how much they differ, so the variance
-between seeds (less the part that problems explain) enters as Student's t with one degree of freedom
+between seeds (minus the part that problems explain) enters as Student's t with one degree of freedom
 fewer than there are seeds. Accuracy, tokens, AUC and their differences are widened by it
 (`stats/seeds.py`); for a ratio, AES and the frontier, problems and seeds are drawn jointly. Without
 seeds, accuracy and tokens have the intervals of `accuracy` and `mean`.
@@ -36,8 +37,8 @@ from ponder.stats.paired import paired_difference
 from ponder.stats.seeds import PooledSeeds, Spread, pooled, spread, widened
 
 Verdict: TypeAlias = Literal["above", "not below", "slightly below", "below", "open"]
-FEW = 50  # problems below which a curve of one sample per problem gets a constant band
-PART = 5000  # problems at a time
+FEW_PROBLEMS = 50  # below this, a curve of one sample per problem gets a constant band
+CHUNK = 5000  # problems at a time
 EDGE = 5  # problems with the rarer outcome below which a band reaches to 0 or to 1
 
 
@@ -53,25 +54,30 @@ class Variant:
     seeds: tuple[tuple[int, ...], ...]
     seed: Ints  # index into `seeds`
     problem: Ints  # counted from 0, the same for every variant
-    tokens: Floats  # of the kind asked for
+    tokens: Floats  # of the requested kind
     correct: Bools
     made_tokens: float  # rollouts and training, averaged over its seeds
     made_seconds: float
     # how much accuracy varies between seeds, if other variants say so too
     pool: PooledSeeds | None = None
 
+    @property
+    def problems(self) -> int:
+        return int(self.problem.max()) + 1
+
     def within(self, budget: float) -> Bools:
-        """Which attempts are right and took no more tokens than this."""
+        """Return which attempts are right and took no more tokens than this."""
         return np.asarray(self.correct & (self.tokens <= budget))
 
     def by_problem(self, values: Floats | Bools) -> Floats:
+        """Return the mean of a value per attempt on each problem."""
         return summed(values, self.problem) / np.bincount(self.problem)
 
     def by_seed(self, values: Floats | Bools) -> Floats:
-        """Means, seeds × problems."""
-        seeds, problems = max(1, len(self.seeds)), int(self.problem.max()) + 1
-        cell = self.seed * problems + self.problem
-        return (summed(values, cell) / np.bincount(cell)).reshape(seeds, problems)
+        """Return the means of a value per attempt, seeds × problems."""
+        seeds = max(1, len(self.seeds))
+        cell = self.seed * self.problems + self.problem
+        return (summed(values, cell) / np.bincount(cell)).reshape(seeds, self.problems)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +87,8 @@ class Variants:
     variants: tuple[Variant, ...]
     size_of: Ints  # of each problem, as an index into the sizes
     left_out: int  # problems that not all answered
-    missing: Mapping[str, int] = field(
-        default_factory=dict
-    )  # for each variant that lacks some: how many of the problems that others answered
+    # for each variant that lacks some: how many of the problems that others answered
+    missing: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def problems(self) -> int:
@@ -118,81 +123,92 @@ def variants(outcomes: Mapping[str, Sequence[Outcome]], tokens: TokenKind = "out
     A seed without any answer is left out.
     """
     groups: dict[str, dict[tuple[int, ...], list[Outcome]]] = {}
-    for name, own in outcomes.items():
-        for o in own:
+    for name, attempts in outcomes.items():
+        for o in attempts:
             if o.answered:
                 groups.setdefault(name, {}).setdefault(o.cell.training_seeds, []).append(o)
-    asked = {
-        name: set.intersection(*({(o.size, o.problem) for o in part} for part in seeds.values()))
-        for name, seeds in groups.items()
-    }
-    common = sorted(set.intersection(*asked.values())) if asked else []
-    every = {
-        (o.size, o.problem) for seeds in groups.values() for part in seeds.values() for o in part
-    }
-    # With those that have no answers at all.
-    missing = {
-        name: len(every - asked.get(name, set()))
-        for name in outcomes
-        if every - asked.get(name, set())
-    }
-    number = {problem: i for i, problem in enumerate(common)}
-    size_of = np.unique(np.array([size for size, _ in common]), return_inverse=True)[1].astype(
-        np.int64
+    answered: dict[str, set[tuple[int, str]]] = {}  # by variant: the problems of all its seeds
+    answered_by_any: set[tuple[int, str]] = set()
+    for name, seeds in groups.items():
+        problems = [{(o.size, o.problem) for o in attempts} for attempts in seeds.values()]
+        answered[name] = set.intersection(*problems)
+        answered_by_any.update(*problems)
+    common: list[tuple[int, str]] = []
+    if answered:
+        common = sorted(set.intersection(*answered.values()))
+    missing = {}
+    for name in outcomes:  # with those that have no answers at all
+        lacking = len(answered_by_any - answered.get(name, set()))
+        if lacking:
+            missing[name] = lacking
+    matched = []
+    if common:
+        number = {problem: i for i, problem in enumerate(common)}
+        matched = [_variant(name, seeds, number, tokens) for name, seeds in groups.items()]
+    sizes = np.array([size for size, _ in common])
+    return Variants(
+        variants=tuple(matched),
+        size_of=np.unique(sizes, return_inverse=True)[1].astype(np.int64),
+        left_out=len(answered_by_any) - len(common),
+        missing=missing,
     )
-    answered = (
-        tuple(_variant(name, seeds, number, tokens) for name, seeds in groups.items())
-        if common
-        else ()
-    )
-    return Variants(answered, size_of, len(every) - len(common), missing)
 
 
 def _variant(
     name: str,
-    seeds: dict[tuple[int, ...], list[Outcome]],
+    by_seed: dict[tuple[int, ...], list[Outcome]],
     number: dict[tuple[int, str], int],
     kind: TokenKind,
 ) -> Variant:
-    names = sorted(seed for seed in seeds if seed)
+    """Return one variant's columns; `number` has the problems to keep."""
+    trained = sorted(seed for seed in by_seed if seed)
+    if trained:
+        attempts_by_seed = [by_seed[seed] for seed in trained]
+    else:
+        attempts_by_seed = list(by_seed.values())
     columns = []
-    for i, part in enumerate([seeds[seed] for seed in names] or seeds.values()):
-        own = [o for o in part if (o.size, o.problem) in number]
-        problem = np.fromiter((number[o.size, o.problem] for o in own), dtype=np.int64)
-        tokens = np.fromiter((o.tokens(kind) for o in own), dtype=np.float64)
-        right = np.fromiter((o.correct for o in own), dtype=np.bool_)
-        order = np.lexsort((right, tokens, problem))
-        columns.append((np.full(len(own), i), problem[order], tokens[order], right[order]))
-    seed, problem, tokens, right = (np.concatenate(column) for column in zip(*columns, strict=True))
-    made = [part[0].made for part in seeds.values()]
-    spent = [m.get("rollout_tokens", 0) + m.get("training_tokens", 0) for m in made]
+    for i, attempts in enumerate(attempts_by_seed):
+        kept = [o for o in attempts if (o.size, o.problem) in number]
+        problem = np.fromiter((number[o.size, o.problem] for o in kept), dtype=np.int64)
+        tokens = np.fromiter((o.tokens(kind) for o in kept), dtype=np.float64)
+        correct = np.fromiter((o.correct for o in kept), dtype=np.bool_)
+        order = np.lexsort((correct, tokens, problem))
+        columns.append((np.full(len(kept), i), problem[order], tokens[order], correct[order]))
+    seed, problem, tokens, correct = (
+        np.concatenate(column) for column in zip(*columns, strict=True)
+    )
+    made = [attempts[0].made for attempts in by_seed.values()]
+    made_tokens = [m.get("rollout_tokens", 0) + m.get("training_tokens", 0) for m in made]
+    made_seconds = [m.get("seconds", 0) for m in made]
     return Variant(
         name=name,
-        seeds=tuple(names),
+        seeds=tuple(trained),
         seed=seed,
         problem=problem,
         tokens=tokens,
-        correct=right,
-        made_tokens=math.fsum(spent) / len(made),
-        made_seconds=math.fsum(m.get("seconds", 0) for m in made) / len(made),
+        correct=correct,
+        made_tokens=math.fsum(made_tokens) / len(made),
+        made_seconds=math.fsum(made_seconds) / len(made),
     )
 
 
 def pool_seeds(data: Variants, recipe: Mapping[str, Hashable]) -> Variants:
-    """The variants, each with the spread of all seeds of its recipe, if four or more share it; else
-    as they were.
+    """Give each variant the spread of all seeds of its recipe, if four or more variants share it.
+
+    `recipe` is keyed by the variant's name.
     """
     arms: dict[Hashable, list[Floats]] = {}
-    for v in data.variants:
-        arms.setdefault(recipe[v.name], []).append(v.by_seed(v.correct))
-    pools = {name: pooled(own) for name, own in arms.items()}
-    return replace(
-        data,
-        variants=tuple(
-            replace(v, pool=pools[recipe[v.name]] if len(v.seeds) > 1 else None)
-            for v in data.variants
-        ),
-    )
+    for variant in data.variants:
+        by_seed = variant.by_seed(variant.correct)
+        arms.setdefault(recipe[variant.name], []).append(by_seed)
+    pools = {name: pooled(cells) for name, cells in arms.items()}
+    with_pools = []
+    for variant in data.variants:
+        pool = None
+        if len(variant.seeds) > 1:
+            pool = pools[recipe[variant.name]]
+        with_pools.append(replace(variant, pool=pool))
+    return replace(data, variants=tuple(with_pools))
 
 
 def summarize(
@@ -205,78 +221,111 @@ def summarize(
     replicates: int = 4000,
     seed: int = 0,
 ) -> list[VariantSummary]:
-    """One summary per variant. `gain` and `loss` weigh AES."""
+    """Summarize each variant; `gain` and `loss` weigh the accuracy in AES."""
     if not data.variants:
         return []
-    own = [(mean_tokens(v, level), fraction(v, v.correct, level)) for v in data.variants]
-    names = [v.name for v in data.variants]
-    ref = names.index(reference) if reference in names else -1  # -1: it has no answers here
+    names = [variant.name for variant in data.variants]
+    reference_index = None  # None: the reference has no answers here
+    if reference in names:
+        reference_index = names.index(reference)
     tokens, right = _draws(data, level, replicates, seed)
     on = on_frontier(tokens, right)
     chance = on[1:].mean(axis=0)
     # Clip only after `on_frontier`: clipped earlier, half of the draws of two perfect variants
     # would tie.
     right = right.clip(0, 1)
-    per_right = _per(tokens, right)
-    ratio = tokens / tokens[:, [ref]]
-    score = aes(ratio, right, right[:, [ref]], gain, loss)
-    paid = _per(np.array([v.made_tokens for v in data.variants]), tokens[:, [ref]] - tokens)
+    per_right = _quotient(tokens, right)
+    comparisons: list[Comparison | None] = [None] * len(names)
+    if reference_index is not None:
+        comparisons = _comparisons(data, reference_index, tokens, right, gain, loss, level)
     summaries = []
-    for k, (variant, (spent, correct)) in enumerate(zip(data.variants, own, strict=True)):
-        against = None
-        if ref >= 0 and k != ref:
-            against = Comparison(
-                difference=accuracy_difference(variant, data.variants[ref], level),
-                p_value=difference_p(variant, data.variants[ref]),
-                ratio=_estimate(ratio[:, k], correct, level),
-                aes=_estimate(score[:, k], correct, level, least=-math.inf),
-                break_even=_estimate(paid[:, k], correct, level),
-            )
-        told = float(chance[k]) if data.problems >= FEWEST_PAIRS else math.nan
+    for k, variant in enumerate(data.variants):
+        frontier_chance = math.nan
+        if data.problems >= FEWEST_PAIRS:
+            frontier_chance = float(chance[k])
         summaries.append(
             VariantSummary(
-                spent,
-                correct,
-                _estimate(per_right[:, k], correct, level),
-                bool(on[0, k]),
-                told,
-                against,
+                tokens=mean_tokens(variant, level),
+                accuracy=fraction(variant, variant.correct, level),
+                tokens_per_right=_estimate(per_right[:, k], variant, level),
+                on_frontier=bool(on[0, k]),
+                frontier_chance=frontier_chance,
+                against=comparisons[k],
             )
         )
     return summaries
 
 
+def _comparisons(
+    data: Variants,
+    reference_index: int,
+    tokens: Floats,
+    right: Floats,
+    gain: float,
+    loss: float,
+    level: float,
+) -> list[Comparison | None]:
+    """Compare each variant with the reference; `tokens` and `right` are draws × variants."""
+    reference = data.variants[reference_index]
+    reference_tokens = tokens[:, [reference_index]]
+    ratio = tokens / reference_tokens
+    score = aes(ratio, right, right[:, [reference_index]], gain, loss)
+    made = np.array([variant.made_tokens for variant in data.variants])
+    break_even = _quotient(made, reference_tokens - tokens)
+    comparisons: list[Comparison | None] = []
+    for k, variant in enumerate(data.variants):
+        if k == reference_index:
+            comparisons.append(None)
+            continue
+        comparisons.append(
+            Comparison(
+                difference=accuracy_difference(variant, reference, level),
+                p_value=difference_p(variant, reference),
+                ratio=_estimate(ratio[:, k], variant, level),
+                aes=_estimate(score[:, k], variant, level, least=-math.inf),
+                break_even=_estimate(break_even[:, k], variant, level),
+            )
+        )
+    return comparisons
+
+
 def mean_tokens(variant: Variant, level: float = 0.95) -> Estimate:
+    """Return the mean tokens of an attempt, over problems and training seeds."""
     over_problems = mean(variant.tokens, variant.problem, level)
     return widened(over_problems, [_spread(variant, variant.tokens)], level, 0.0, math.inf)
 
 
 def fraction(variant: Variant, right: Bools, level: float = 0.95) -> Estimate:
-    """The fraction of attempts for which `right` holds; for `variant.correct` it is the accuracy."""
-    return widened(
-        accuracy(right, variant.problem, level), [_spread(variant, right)], level, 0.0, 1.0
-    )
+    """Return the fraction of attempts for which `right` holds; of `variant.correct`, the accuracy."""
+    over_problems = accuracy(right, variant.problem, level)
+    return widened(over_problems, [_spread(variant, right)], level, 0.0, 1.0)
 
 
 def accuracy_difference(first: Variant, second: Variant, level: float = 0.95) -> Estimate:
-    """Paired by problem, and over the seeds of the two with Welch's degrees of freedom."""
+    """Return `first` minus `second`, paired by problem, with Welch's freedom over their seeds."""
     return _accuracy_difference(first, second)(level)
 
 
 def difference_p(first: Variant, second: Variant) -> float:
-    """The p-value of equal accuracy, which agrees with the interval of the difference."""
+    """Return the p-value of equal accuracy, which agrees with the interval of the difference."""
     return p_value(_accuracy_difference(first, second))
 
 
 def _accuracy_difference(first: Variant, second: Variant) -> Callable[[float], Estimate]:
-    one, other = (v.by_problem(v.correct) for v in (first, second))
-    spreads = [_spread(v, v.correct) for v in (first, second)]
-    return lambda level: widened(paired_difference(one, other, level), spreads, level, -1.0, 1.0)
+    """Return the difference in accuracy as a function of the level."""
+    first_right = first.by_problem(first.correct)
+    second_right = second.by_problem(second.correct)
+    spreads = [_spread(first, first.correct), _spread(second, second.correct)]
+
+    def difference(level: float) -> Estimate:
+        over_problems = paired_difference(first_right, second_right, level)
+        return widened(over_problems, spreads, level, -1.0, 1.0)
+
+    return difference
 
 
 def verdict(difference: Estimate, margin: float, differs: bool = True) -> Verdict:
-    """What a difference to the reference shows, where `margin` is a loss of accuracy that is
-    tolerable.
+    """Judge a difference to the reference; `margin` is a loss of accuracy that is tolerable.
 
     That the interval contains 0 doesn't show equality. `differs` is False if the difference doesn't
     withstand the correction for many comparisons: then no side of 0 is claimed.
@@ -284,78 +333,100 @@ def verdict(difference: Estimate, margin: float, differs: bool = True) -> Verdic
     if differs and difference.low > 0:
         return "above"
     below = differs and difference.high < 0
-    if difference.low > -margin:
-        return "slightly below" if below else "not below"
-    return "below" if below else "open"
+    within_margin = difference.low > -margin
+    if below and within_margin:
+        return "slightly below"
+    if below:
+        return "below"
+    if within_margin:
+        return "not below"
+    return "open"
 
 
 def aes(
     ratio: Floats, right: Floats, of_reference: Floats, gain: float = 3.0, loss: float = 5.0
 ) -> Floats:
-    """The fraction of tokens saved plus the relative change in accuracy, weighted by `gain` or by
-    `loss`.
+    """Return the accuracy-efficiency score of O1-Pruner (Luo et al. 2025).
+
+    AES = fraction of tokens saved + weight · relative change in accuracy, where the weight is
+    `gain` if accuracy rises and `loss` if it falls. `ratio` is that of tokens.
     """
-    never = of_reference <= 0
-    change = np.where(never, math.inf, right / np.where(never, 1.0, of_reference) - 1)
-    return np.asarray(1 - ratio + np.where(change >= 0, gain, loss) * change, dtype=np.float64)
+    never_right = of_reference <= 0
+    relative = right / np.where(never_right, 1.0, of_reference) - 1
+    change = np.where(never_right, math.inf, relative)
+    weight = np.where(change >= 0, gain, loss)
+    return np.asarray(1 - ratio + weight * change, dtype=np.float64)
 
 
 def on_frontier(tokens: Floats, right: Floats) -> Bools:
-    """Along the last axis: whether no other is at least as accurate for at most as many tokens, and
-    better in one.
+    """Return, along the last axis, which variants no other one dominates.
+
+    Another one dominates if it is at least as accurate for at most as many tokens, and better in
+    one of the two.
     """
-    fewer, more = tokens[..., None, :], right[..., None, :]
-    than, as_often = tokens[..., :, None], right[..., :, None]
-    dominated = (fewer <= than) & (more >= as_often) & ((fewer < than) | (more > as_often))
-    return np.asarray(~dominated.any(axis=-1), dtype=np.bool_)
+    other_tokens = tokens[..., None, :]
+    other_right = right[..., None, :]
+    own_tokens = tokens[..., :, None]
+    own_right = right[..., :, None]
+    at_least_as_good = (other_tokens <= own_tokens) & (other_right >= own_right)
+    better = (other_tokens < own_tokens) | (other_right > own_right)
+    dominated = (at_least_as_good & better).any(axis=-1)
+    return np.asarray(~dominated, dtype=np.bool_)
+
+
+# --- Accuracy under a budget ---
 
 
 def under_budget(variant: Variant, budgets: Sequence[float], level: float = 0.95) -> list[Estimate]:
-    """Accuracy if only answers within a budget of tokens count, for budgets in ascending order.
+    """Return accuracy if only answers within a budget of tokens count, for ascending budgets.
 
     The intervals are a simultaneous band: in 95 % of cases the whole true curve is inside.
     """
-    problems = int(variant.problem.max()) + 1
-    if 1 < problems == len(variant.correct) < FEW:
-        half = constant_half(problems, level)
-        plain = [accuracy(variant.within(t), variant.problem, level) for t in budgets]
-        band = [
-            replace(e, low=max(0.0, e.value - half), high=min(1.0, e.value + half)) for e in plain
-        ]
+    one_sample_each = variant.problems == len(variant.correct)
+    if one_sample_each and 1 < variant.problems < FEW_PROBLEMS:
+        band = _constant_band(variant, budgets, level)
     else:
-        band = _sup_t(variant, budgets, level)
+        band = _sup_t_band(variant, budgets, level)
     # Accuracy can't fall as the budget grows, so what bounds it at one budget bounds it at the
     # others.
-    low = np.maximum.accumulate([e.low for e in band])
-    high = np.minimum.accumulate([e.high for e in reversed(band)])[::-1]
-    return [
-        replace(e, low=float(a), high=float(b)) for e, a, b in zip(band, low, high, strict=True)
-    ]
+    lows = np.maximum.accumulate([e.low for e in band])
+    highs = np.minimum.accumulate([e.high for e in reversed(band)])[::-1]
+    estimates = []
+    for e, low, high in zip(band, lows, highs, strict=True):
+        estimates.append(replace(e, low=float(low), high=float(high)))
+    return estimates
 
 
-def _sup_t(variant: Variant, budgets: Sequence[float], level: float) -> list[Estimate]:
-    attempts = np.bincount(variant.problem)
-    # a byte each, mostly
-    right = np.empty((len(attempts), len(budgets)), dtype=np.min_scalar_type(attempts.max()))
-    for k, t in enumerate(budgets):
-        right[:, k] = summed(variant.within(t), variant.problem)
-    all_hold = simultaneous_level(right, level, attempts)
-    times = z_quantile((1 + all_hold) / 2) / z_quantile((1 + level) / 2)
+def _constant_band(variant: Variant, budgets: Sequence[float], level: float) -> list[Estimate]:
+    half = constant_half(variant.problems, level)
     band = []
-    for t, column in zip(budgets, right.T, strict=True):
-        within = variant.within(t)
-        e = widened(
-            accuracy(within, variant.problem, all_hold),
-            [_spread(variant, within)],
-            level,
-            0.0,
-            1.0,
-            times,
-        )
+    for budget in budgets:
+        e = accuracy(variant.within(budget), variant.problem, level)
+        band.append(replace(e, low=max(0.0, e.value - half), high=min(1.0, e.value + half)))
+    return band
+
+
+def _sup_t_band(variant: Variant, budgets: Sequence[float], level: float) -> list[Estimate]:
+    """Return the sup-t band of Montiel Olea & Plagborg-Møller (2019)."""
+    attempts = np.bincount(variant.problem)
+    smallest_type = np.min_scalar_type(attempts.max())  # a byte each, mostly
+    right = np.empty((len(attempts), len(budgets)), dtype=smallest_type)
+    for k, budget in enumerate(budgets):
+        right[:, k] = summed(variant.within(budget), variant.problem)
+    point_level = simultaneous_level(right, level, attempts)
+    times = z_quantile((1 + point_level) / 2) / z_quantile((1 + level) / 2)
+    band = []
+    for budget, right_of_problem in zip(budgets, right.T, strict=True):
+        within = variant.within(budget)
+        over_problems = accuracy(within, variant.problem, point_level)
+        e = widened(over_problems, [_spread(variant, within)], level, 0.0, 1.0, times)
         # The first steps come early by luck, where errors are far from normal: with this the band
         # of 100 problems covers 95 %, without it 89 %.
-        few_right, few_wrong = (column > 0).sum() < EDGE, (column < attempts).sum() < EDGE
-        band.append(replace(e, low=0.0 if few_right else e.low, high=1.0 if few_wrong else e.high))
+        if (right_of_problem > 0).sum() < EDGE:
+            e = replace(e, low=0.0)
+        if (right_of_problem < attempts).sum() < EDGE:
+            e = replace(e, high=1.0)
+        band.append(e)
     return band
 
 
@@ -366,117 +437,137 @@ def simultaneous_level(
     replicates: int = 4000,
     seed: int = 0,
 ) -> float:
-    """The level of each point's interval at which all of them hold together.
+    """Return the level of each point's interval at which all of them hold together.
 
     `right` is problems × points: how many of each problem's `attempts` are right.
     """
-    together = _covariance(right, attempts)
-    varying = np.flatnonzero(np.diag(together) > 0)
+    covariance = _covariance(right, attempts)
+    varying = np.flatnonzero(np.diag(covariance) > 0)
     if len(right) < 2 or len(varying) < 2:
         return level
-    together = together[np.ix_(varying, varying)]
-    error = np.sqrt(np.diag(together))
-    values, vectors = np.linalg.eigh((together / np.outer(error, error)).clip(-1, 1))
-    roots = vectors * np.sqrt(values.clip(0))
-    drawn = np.random.default_rng(seed).standard_normal((replicates, len(roots))) @ roots.T
+    covariance = covariance[np.ix_(varying, varying)]
+    error = np.sqrt(np.diag(covariance))
+    correlation = (covariance / np.outer(error, error)).clip(-1, 1)
+    values, vectors = np.linalg.eigh(correlation)
+    root = vectors * np.sqrt(values.clip(0))
+    drawn = np.random.default_rng(seed).standard_normal((replicates, len(root))) @ root.T
     largest = float(np.quantile(np.abs(drawn).max(axis=1), level))
-    return 2 * NormalDist().cdf(max(largest, z_quantile((1 + level) / 2))) - 1
+    critical_value = max(largest, z_quantile((1 + level) / 2))
+    return 2 * NormalDist().cdf(critical_value) - 1
 
 
 def _covariance(right: Floats | Ints, attempts: Floats | Ints) -> Floats:
-    """Points × points, over the problems' means, up to a factor; some problems at a time, to use
-    little memory.
+    """Return the covariance of the problems' means, points × points, up to a factor.
+
+    Computed from some problems at a time, to use little memory.
     """
-    parts = [slice(a, a + PART) for a in range(0, len(right), PART)]
-    means = sum((right[part] / attempts[part, None]).sum(axis=0) for part in parts) / len(right)
-    total = np.zeros((right.shape[1], right.shape[1]))
-    for part in parts:
-        apart = right[part] / attempts[part, None] - means
-        total += apart.T @ apart
-    return total
+    chunks = [slice(start, start + CHUNK) for start in range(0, len(right), CHUNK)]
+    totals = [(right[chunk] / attempts[chunk, None]).sum(axis=0) for chunk in chunks]
+    means = sum(totals) / len(right)
+    covariance = np.zeros((right.shape[1], right.shape[1]))
+    for chunk in chunks:
+        centred = right[chunk] / attempts[chunk, None] - means
+        covariance += centred.T @ centred
+    return covariance
 
 
 def constant_half(problems: int, level: float) -> float:
-    """Half the width of the constant band around a distribution function (Massart 1990): at 95 %,
-    1.358/√problems.
+    """Return half the width of the constant band around a distribution function (Massart 1990).
+
+    At 95 % it is 1.358/√problems.
     """
     return math.sqrt(math.log(2 / (1 - level)) / 2 / problems)
 
 
-def budget_area(variant: Variant, most: float, level: float = 0.95) -> Estimate:
-    """Accuracy under a budget, averaged over all budgets up to `most` (the area under the curve)."""
+def budget_area(variant: Variant, largest: float, level: float = 0.95) -> Estimate:
+    """Return accuracy under a budget, averaged over all budgets up to the largest (the AUC)."""
     if not variant.correct.any():  # a mean of zeros would have no interval
         return fraction(variant, variant.correct, level)
-    earned = _earned(variant, most)
-    area = widened(
-        mean(earned, variant.problem, level), [spread(variant.by_seed(earned))], level, 0.0, 1.0
-    )
+    earned = _earned(variant, largest)
+    over_problems = mean(earned, variant.problem, level)
+    area = widened(over_problems, [spread(variant.by_seed(earned))], level, 0.0, 1.0)
     return replace(area, high=min(area.high, 1.0))  # of a few problems it may be anything
 
 
-def area_difference(first: Variant, second: Variant, most: float, level: float = 0.95) -> Estimate:
-    return _area_difference(first, second, most)(level)
+def area_difference(
+    first: Variant, second: Variant, largest: float, level: float = 0.95
+) -> Estimate:
+    """Return the area of `first` minus that of `second`, paired by problem."""
+    return _area_difference(first, second, largest)(level)
 
 
-def area_p(first: Variant, second: Variant, most: float) -> float:
-    """The p-value of equal areas, which agrees with the interval of their difference."""
-    return p_value(_area_difference(first, second, most))
+def area_p(first: Variant, second: Variant, largest: float) -> float:
+    """Return the p-value of equal areas, which agrees with the interval of their difference."""
+    return p_value(_area_difference(first, second, largest))
 
 
-def _area_difference(first: Variant, second: Variant, most: float) -> Callable[[float], Estimate]:
-    earned = [_earned(v, most) for v in (first, second)]
-    apart = first.by_problem(earned[0]) - second.by_problem(earned[1])
-    spreads = [spread(v.by_seed(e)) for v, e in zip((first, second), earned, strict=True)]
-    number = np.arange(len(apart))
+def _area_difference(
+    first: Variant, second: Variant, largest: float
+) -> Callable[[float], Estimate]:
+    """Return the difference of the areas as a function of the level."""
+    first_earned = _earned(first, largest)
+    second_earned = _earned(second, largest)
+    differences = first.by_problem(first_earned) - second.by_problem(second_earned)
+    spreads = [spread(first.by_seed(first_earned)), spread(second.by_seed(second_earned))]
+    n = len(differences)
 
     def difference(level: float) -> Estimate:
-        if len(apart) < FEWEST_PAIRS:
-            return Estimate(float(apart.mean()), -1.0, 1.0, len(apart), len(apart))
-        area = widened(mean(apart, number, level, least=-1.0), spreads, level, -1.0, 1.0)
+        if n < FEWEST_PAIRS:
+            return Estimate(float(differences.mean()), -1.0, 1.0, n, n)
+        over_problems = mean(differences, np.arange(n), level, least=-1.0)
+        area = widened(over_problems, spreads, level, -1.0, 1.0)
         return replace(area, high=min(area.high, 1.0))
 
     return difference
 
 
-def _earned(variant: Variant, most: float) -> Floats:
-    """For each attempt, the fraction of budgets up to `most` under which it is right."""
-    return np.asarray(variant.correct * (1 - variant.tokens / most).clip(0), dtype=np.float64)
+def _earned(variant: Variant, largest: float) -> Floats:
+    """Return for each attempt the fraction of budgets up to the largest under which it is right."""
+    return np.asarray(variant.correct * (1 - variant.tokens / largest).clip(0), dtype=np.float64)
+
+
+# --- Training seeds, and draws of problems and seeds ---
 
 
 def _spread(variant: Variant, values: Floats | Bools) -> Spread:
-    """How much training seeds contribute; from the pool if there is one and these are fractions."""
+    """Return how much training seeds contribute; of fractions, from the pool if there is one."""
     if variant.pool and values.dtype == np.bool_:
         return variant.pool.spread(float(variant.by_problem(values).mean()), len(variant.seeds))
     return spread(variant.by_seed(values))
 
 
-def _departures(variant: Variant, values: Floats | Bools) -> Floats:
-    """How far each training seed's mean is from the mean of all, shrunk by the variance that
-    problems explain.
+def _seed_deviations(variant: Variant, values: Floats | Bools) -> Floats:
+    """Return how far each training seed's mean is from the mean of all.
+
+    Shrunk by the variance that problems explain.
     """
     cells = variant.by_seed(values)
-    apart, own = np.asarray(cells.mean(axis=1) - cells.mean(), dtype=np.float64), spread(cells)
-    return apart * math.sqrt(max(0.0, own.training) / own.total) if own.total else apart
+    deviations = np.asarray(cells.mean(axis=1) - cells.mean(), dtype=np.float64)
+    seeds = spread(cells)
+    if not seeds.total:
+        return deviations
+    return deviations * math.sqrt(max(0.0, seeds.training) / seeds.total)
 
 
 def _draws(data: Variants, level: float, replicates: int, seed: int) -> tuple[Floats, Floats]:
-    """Mean tokens and accuracy, draws × variants; the first row is as measured."""
+    """Draw mean tokens and accuracy, draws × variants; the first row is as measured."""
     # Every problem counts once, however many samples it has; its weights add up to the number of
     # problems.
-    values = np.column_stack(
-        [v.by_problem(c) for v in data.variants for c in (v.tokens, v.correct)]
-    )
-    sums = np.vstack(
-        [values.sum(axis=0), resampled_sums(values, data.size_of, replicates, seed).sum(axis=1)]
-    )
-    means = sums / data.problems
-    log_tokens, right = np.log(np.maximum(means[:, 0::2], 1e-9)), means[:, 1::2]
+    columns = []
+    for variant in data.variants:
+        columns.append(variant.by_problem(variant.tokens))
+        columns.append(variant.by_problem(variant.correct))
+    values = np.column_stack(columns)
+    resampled = resampled_sums(values, data.size_of, replicates, seed).sum(axis=1)
+    means = np.vstack([values.sum(axis=0), resampled]) / data.problems
+    log_tokens = np.log(np.maximum(means[:, 0::2], 1e-9))
+    right = means[:, 1::2]
     # Widens the percentiles from the normal's to those of Student's t, which matters for few
     # problems.
     freedom = max(1, data.problems - len(strata(data.size_of)))
-    few = t_quantile((1 + level) / 2, freedom) / z_quantile((1 + level) / 2)
-    for drawn in (log_tokens, right):
-        drawn[1:] = drawn[0] + few * (drawn[1:] - drawn[0])
+    factor = t_quantile((1 + level) / 2, freedom) / z_quantile((1 + level) / 2)
+    log_tokens[1:] = log_tokens[0] + factor * (log_tokens[1:] - log_tokens[0])
+    right[1:] = right[0] + factor * (right[1:] - right[0])
     for k, variant in enumerate(data.variants):
         rng = np.random.default_rng(seed_from(seed, variant.name))
         # One more problem that this variant alone gets right or wrong (Bonett & Price 2012): two
@@ -484,26 +575,30 @@ def _draws(data: Variants, level: float, replicates: int, seed: int) -> tuple[Fl
         right[1:, k] += rng.standard_normal(replicates) / (data.problems + 2)
         n = len(variant.seeds)
         if n > 1:
-            pull = rng.standard_normal((replicates, n)) / math.sqrt(n * (n - 1))
-            pull /= np.sqrt(rng.chisquare(n - 1, (replicates, 1)) / (n - 1))
-            right[1:, k] += pull @ _departures(variant, variant.correct)
+            # Student's t with n - 1 degrees of freedom, in directions of the seeds' deviations
+            direction = rng.standard_normal((replicates, n)) / math.sqrt(n * (n - 1))
+            direction /= np.sqrt(rng.chisquare(n - 1, (replicates, 1)) / (n - 1))
+            right[1:, k] += direction @ _seed_deviations(variant, variant.correct)
             # On the log scale, because two seeds have Cauchy tails and tokens are never negative.
-            log_tokens[1:, k] += (
-                pull @ _departures(variant, variant.tokens) / math.exp(log_tokens[0, k])
-            )
+            tokens = direction @ _seed_deviations(variant, variant.tokens)
+            log_tokens[1:, k] += tokens / math.exp(log_tokens[0, k])
     return np.exp(log_tokens.clip(-50, 50)), right
 
 
-def _estimate(drawn: Floats, basis: Estimate, level: float, least: float = 0.0) -> Estimate:
-    """The first row, which was measured, with the percentiles of the other rows."""
-    value, low, high = float(drawn[0]), least, math.inf
-    if basis.problems >= FEWEST_PAIRS:
-        ends = np.quantile(drawn[1:], [(1 - level) / 2, (1 + level) / 2], method="inverted_cdf")
-        low, high = min(value, float(ends[0])), max(value, float(ends[1]))
-    return Estimate(value, low, high, basis.attempts, basis.problems)
+def _estimate(drawn: Floats, variant: Variant, level: float, least: float = 0.0) -> Estimate:
+    """Return the first entry, which was measured, with the percentiles of the others."""
+    value = float(drawn[0])
+    low = least
+    high = math.inf
+    if variant.problems >= FEWEST_PAIRS:
+        probabilities = [(1 - level) / 2, (1 + level) / 2]
+        ends = np.quantile(drawn[1:], probabilities, method="inverted_cdf")
+        low = min(value, float(ends[0]))
+        high = max(value, float(ends[1]))
+    return Estimate(value, low, high, len(variant.correct), variant.problems)
 
 
-def _per(amount: Floats, count: Floats) -> Floats:
-    """The quotient; infinite where the count is zero."""
+def _quotient(amount: Floats, count: Floats) -> Floats:
+    """Return amount / count; infinite where the count is not positive."""
     none = count <= 0
     return np.where(none, math.inf, amount / np.where(none, 1.0, count))

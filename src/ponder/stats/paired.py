@@ -1,4 +1,4 @@
-"""Compares two accuracies: on the same problems, problem by problem, or on different ones.
+"""Compare two accuracies: on the same problems, problem by problem, or on different ones.
 
 On the same problems, with one attempt at each, the interval of the difference is Tango's (1998)
 score interval: it keeps its level where the two answer few problems differently, which is where
@@ -21,32 +21,44 @@ from ponder.stats.distributions import t_quantile, z_quantile
 
 def matched(first: Sequence[Outcome], second: Sequence[Outcome]) -> tuple[Floats, Floats]:
     """Return the accuracy of each on the problems that both answered, in the same order."""
-    means = []
-    for outcomes in (first, second):
-        answers: dict[tuple[int, str], list[bool]] = {}
-        for o in outcomes:
-            if o.answered:
-                answers.setdefault((o.size, o.problem), []).append(o.correct)
-        means.append({name: sum(right) / len(right) for name, right in answers.items()})
-    both = sorted(means[0].keys() & means[1].keys())
-    one, other = (np.array([mean[name] for name in both], dtype=np.float64) for mean in means)
-    return one, other
+    first_means = _problem_means(first)
+    second_means = _problem_means(second)
+    common = sorted(first_means.keys() & second_means.keys())
+    return (
+        np.array([first_means[problem] for problem in common], dtype=np.float64),
+        np.array([second_means[problem] for problem in common], dtype=np.float64),
+    )
+
+
+def _problem_means(outcomes: Sequence[Outcome]) -> dict[tuple[int, str], float]:
+    """Return the accuracy on each problem, keyed by size and name."""
+    answers: dict[tuple[int, str], list[bool]] = {}
+    for o in outcomes:
+        if o.answered:
+            answers.setdefault((o.size, o.problem), []).append(o.correct)
+    return {problem: sum(right) / len(right) for problem, right in answers.items()}
 
 
 def paired_difference(first: Floats, second: Floats, level: float = 0.95) -> Estimate:
-    """Return `first` minus `second`, each the accuracy on every one of the same problems, with a
-    paired interval.
-    """
-    return bonett_price(first - second, t_quantile((1 + level) / 2, max(1, len(first) - 1)))
+    """Return `first` minus `second`, the accuracies on the same problems, with a paired interval."""
+    t = t_quantile((1 + level) / 2, max(1, len(first) - 1))
+    return bonett_price(first - second, t)
+
+
+def _unknown_difference(differences: Floats) -> Estimate:
+    """Return a difference from fewer problems than an interval needs."""
+    n = len(differences)
+    value = math.nan
+    if n:
+        value = float(differences.mean())
+    return Estimate(value, -1.0, 1.0, n, n)
 
 
 def bonett_price(differences: Floats, critical_value: float) -> Estimate:
-    """Return the mean of paired differences, with an interval of so many standard errors on either
-    side.
-    """
+    """Return the mean of paired differences ± `critical_value` standard errors."""
     n = len(differences)
     if n < FEWEST_PAIRS:
-        return Estimate(float(differences.mean()) if n else math.nan, -1.0, 1.0, n, n)
+        return _unknown_difference(differences)
     middle, error = smoothed(differences)
     half = critical_value * error
     value = float(differences.mean())
@@ -56,38 +68,41 @@ def bonett_price(differences: Floats, critical_value: float) -> Estimate:
 
 
 def smoothed(differences: Floats) -> tuple[float, float]:
-    """Return the mean of paired differences and its standard error, with one more problem in either
-    direction.
+    """Return the mean of paired differences and its standard error, after Bonett & Price (2012).
 
-    Two models that agree on ten problems needn't agree on all others (Bonett & Price 2012).
+    They add one more problem in either direction, a difference of 1 and one of -1: two models that
+    agree on ten problems needn't agree on all others.
     """
     middle, error = smoothed_sums(differences.sum(), differences @ differences, len(differences))
     return float(middle), float(error)
 
 
 def smoothed_sums(total: Floats, squares: Floats, n: int) -> tuple[Floats, Floats]:
-    """Return the same from the sums of the differences and of their squares."""
+    """Return the same as `smoothed`, from the sums of the differences and of their squares."""
     middle = np.asarray(total / (n + 2))
-    return middle, np.sqrt(((squares + 2) / (n + 2) - middle**2) / (n + 2))
+    variance = (squares + 2) / (n + 2) - middle**2
+    return middle, np.sqrt(variance / (n + 2))
 
 
 def difference_sums(rows: Floats) -> tuple[Floats, Floats]:
-    """Return matrices [i, j]: the sum of row j minus row i, and of its squares, without forming the
-    differences.
+    """Return matrices [i, j]: the sum of row j minus row i, and of the squares of that difference.
+
+    `rows` is models × problems. The differences themselves are never formed.
     """
-    total, products = rows.sum(axis=1), rows @ rows.T
+    total = rows.sum(axis=1)
+    products = rows @ rows.T
     squares = np.diag(products)
     return total - total[:, None], squares + squares[:, None] - 2 * products
 
 
 def tango(first: Floats, second: Floats, level: float = 0.95) -> Estimate:
-    """Return `first` minus `second`; each is 0 or 1 on every one of the same problems.
+    """Return `first` minus `second`, each 0 or 1 on the same problems, with Tango's (1998) interval.
 
-    The interval holds every difference that a score test doesn't reject.
+    It holds every difference that a score test doesn't reject.
     """
     n = len(first)
     if n < FEWEST_PAIRS:
-        return Estimate(float((first - second).mean()) if n else math.nan, -1.0, 1.0, n, n)
+        return _unknown_difference(first - second)
     only_first = int(np.count_nonzero(first > second))
     only_second = int(np.count_nonzero(first < second))
     value = (only_first - only_second) / n
@@ -100,8 +115,9 @@ def tango(first: Floats, second: Floats, level: float = 0.95) -> Estimate:
 def _tango_end(
     n: int, only_first: int, only_second: int, z: float, inside: float, outside: float
 ) -> float:
-    """Find the difference whose score is z, by bisection between one that isn't rejected and one
-    that is.
+    """Find the difference whose score is z, by bisection.
+
+    `inside` is a difference that isn't rejected, `outside` one that is.
     """
     for _ in range(60):
         middle = (inside + outside) / 2
@@ -113,15 +129,21 @@ def _tango_end(
 
 
 def _tango_score(n: int, only_first: int, only_second: int, difference: float) -> float:
-    """Return the score of a difference, with the other parameter at its maximum likelihood."""
+    """Return the score of a difference, with the other parameter at its maximum likelihood.
+
+    Under a given difference, the probability that only the second is right solves
+    2·n·p² + b·p + c = 0 (Tango 1998).
+    """
     b = -only_first - only_second + (2 * n - only_first + only_second) * difference
     c = -only_second * difference * (1 - difference)
-    nuisance = (math.sqrt(max(0.0, b * b - 8 * n * c)) - b) / (4 * n)
-    variance = n * (2 * nuisance + difference * (1 - difference))
+    p_only_second = (math.sqrt(max(0.0, b * b - 8 * n * c)) - b) / (4 * n)
+    variance = n * (2 * p_only_second + difference * (1 - difference))
     excess = only_first - only_second - n * difference
     if variance > 1e-12:
         return excess / math.sqrt(variance)
-    return math.copysign(math.inf, excess) if excess else 0.0
+    if excess == 0:
+        return 0.0
+    return math.copysign(math.inf, excess)
 
 
 def newcombe(first: Estimate, second: Estimate) -> Estimate:

@@ -1,5 +1,4 @@
-"""Ratios of two models on the same problems: tokens, the cost of a right answer, and the critical
-size.
+"""Ratios of two models on the same problems: tokens, cost of a right answer, critical size.
 
 `pair` matches their attempts at the problems that both answered, by size and problem.
 
@@ -12,10 +11,10 @@ censored. A ratio of mean tokens would compare the caps instead: with a fifth of
 truncated, it covers the true ratio in 11 % of runs. The cost of a right answer takes what was
 spent, truncated attempts included: that is what was paid.
 
-For the critical size, problems are redrawn jointly, both curves are fitted again, and the interval
-is the log ratio ± 1.96 standard deviations of the redrawn ones. Redrawing shows too little where a
-curve may be a cliff between two sizes, anywhere between which it may lie; there the ends of the two
-intervals are compared instead, without pairing.
+For the critical size, problems are resampled jointly, both curves are fitted again, and the
+interval is the log ratio ± 1.96 standard deviations of the redrawn ones. That shows too little
+where a curve may be a cliff between two sizes, anywhere between which it may lie; there the ends of
+the two intervals are compared instead, without pairing.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ import numpy as np
 from ponder.core import Bill, Estimate, Outcome, Prices, TokenKind
 from ponder.stats.bootstrap import resampled_sums
 from ponder.stats.columns import FEWEST_PAIRS, Bools, Columns, Floats, columns, summed
-from ponder.stats.critical import counts_by_problem, critical_size, redrawn_log_sizes
+from ponder.stats.critical import Critical, counts_by_problem, critical_size, redrawn_log_sizes
 from ponder.stats.distributions import t_quantile, z_quantile
 from ponder.stats.frontier import Variant, variants
 from ponder.stats.lognormal import Sums, fit, influences, powers, sums
@@ -37,7 +36,7 @@ from ponder.stats.seeds import Spread, spread, widened
 
 Z95 = z_quantile(0.975)
 NO_SEEDS = Spread(0.0, 0.0, 0)
-FEWEST = 5  # problems that both solved, for a ratio where both are right
+FEWEST_SOLVED = 5  # problems that both solved, for a ratio where both are right
 
 
 @dataclass(frozen=True)
@@ -54,11 +53,6 @@ class Side:
     def right(self) -> Floats:
         """The fraction right, by problem."""
         return self.variant.by_problem(self.variant.correct)
-
-    @property
-    def single(self) -> bool:
-        """Whether it has one attempt per problem."""
-        return len(self.data) == self.data.problems
 
 
 @dataclass(frozen=True)
@@ -85,25 +79,28 @@ def pair(
     tokens: TokenKind = "output",
     prices: tuple[Prices | None, Prices | None] = (None, None),
 ) -> Pair | None:
-    """The outcomes of two models on one task; None if they have no problem in common.
+    """Match the outcomes of two models on one task; None if they have no problem in common.
 
     A problem counts if every training seed of both models answered it.
     """
     matched = variants({"A": first, "B": second}, tokens)
     if len(matched.variants) < 2:
         return None
-    answered = [_answered(outcomes) for outcomes in (first, second)]
-    common = set.intersection(*(problems for by_seed in answered for problems in by_seed))
+    answered = [_answered(first), _answered(second)]
+    common = set.intersection(*answered[0], *answered[1])
     sides = []
     for outcomes, by_seed, variant, price in zip(
         (first, second), answered, matched.variants, prices, strict=True
     ):
         kept = [o for o in outcomes if (o.size, o.problem) in common]
+        cost = None
+        if price:
+            cost = _cost(kept, price)
         sides.append(
             Side(
                 data=columns(kept, tokens, pooled=True),
                 variant=variant,
-                cost=_cost(kept, price) if price else None,
+                cost=cost,
                 left_out=len(set.union(*by_seed) - common),
                 failed=sum(o.ended == "failed" for o in outcomes),
             )
@@ -121,7 +118,7 @@ def _answered(outcomes: Sequence[Outcome]) -> list[set[tuple[int, str]]]:
 
 
 def _cost(outcomes: Sequence[Outcome], prices: Prices) -> Floats:
-    """The mean cost of an attempt, by problem."""
+    """Return the mean cost of an attempt, by problem."""
     paid: dict[tuple[int, str], list[float]] = {}
     for o in outcomes:
         if o.answered:
@@ -147,151 +144,197 @@ class Log:
         return _exponential(self, [self.spread], level)
 
     def over(self, other: Log) -> Callable[[float], Estimate]:
-        """The ratio to another on the same problems, as a function of the level."""
-        apart = Log(
+        """Return the ratio to another on the same problems, as a function of the level."""
+        difference = Log(
             self.value - other.value,
             self.influence - other.influence,
             max(self.parameters, other.parameters),
             self.attempts + other.attempts,
             min(self.problems, other.problems),
         )
-        return lambda level: _exponential(apart, [self.spread, other.spread], level)
+        return lambda level: _exponential(difference, [self.spread, other.spread], level)
 
 
 def _exponential(log: Log, spreads: Sequence[Spread], level: float) -> Estimate:
+    """Return the estimate whose logarithm this is, widened by the training seeds."""
     problems = len(log.influence)
-    spare = problems - log.parameters
+    freedom = problems - log.parameters
     half = math.inf
-    if spare > 0 and log.problems >= FEWEST_PAIRS:
-        error = math.sqrt(float(log.influence @ log.influence) * problems / spare)
-        half = t_quantile((1 + level) / 2, spare) * error
+    if freedom > 0 and log.problems >= FEWEST_PAIRS:
+        error = math.sqrt(float(log.influence @ log.influence) * problems / freedom)
+        half = t_quantile((1 + level) / 2, freedom) * error
     over_problems = Estimate(log.value, log.value - half, log.value + half, log.attempts, problems)
-    seeds = widened(over_problems, spreads, level, -math.inf, math.inf)
-    return replace(seeds, value=_exp(seeds.value), low=_exp(seeds.low), high=_exp(seeds.high))
+    e = widened(over_problems, spreads, level, -math.inf, math.inf)
+    return replace(e, value=_exp(e.value), low=_exp(e.low), high=_exp(e.high))
 
 
 def _exp(x: float) -> float:
-    return math.exp(x) if x < 700 else math.inf
+    if x >= 700:
+        return math.inf
+    return math.exp(x)
+
+
+# --- Tokens ---
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogs:
+    """Log tokens of both models."""
+
     overall: tuple[Log, Log]  # the geometric mean over the common problems
     by_size: tuple[tuple[Log, Log], ...]
     left_out: int  # problems at which one of them used no tokens
 
 
 def token_logs(pair: Pair) -> TokenLogs | None:
-    """The censored lognormal curves of both; None if one of them has no attempt that ended, or no
-    tokens.
+    """Fit the censored lognormal curves of both.
+
+    Return None if one of them has no attempt that ended, or no tokens.
     """
-    some = np.ones(pair.problems, dtype=np.bool_)
+    used = np.ones(pair.problems, dtype=np.bool_)
     for side in pair.sides:
-        some &= (
-            np.bincount(side.data.problem, weights=side.data.tokens, minlength=pair.problems) > 0
-        )
-    told = [_equal_weights(sums(_at(side.data, some))) for side in pair.sides] if some.any() else []
-    if not told or any(len(one.seen_sizes) == 0 for one in told):
+        tokens = np.bincount(side.data.problem, weights=side.data.tokens, minlength=pair.problems)
+        used &= tokens > 0
+    if not used.any():
         return None
-    seen = len(np.intersect1d(told[0].seen_sizes, told[1].seen_sizes))
-    degree = 2 if seen > 3 else min(1, max(0, min(len(one.seen_sizes) for one in told) - 1))
-    logs = [_logs(one, side, degree) for one, side in zip(told, pair.sides, strict=True)]
-    first, *rest = zip(*logs, strict=True)
-    return TokenLogs(first, tuple(rest), int(np.count_nonzero(~some)))
+    totals = [_equal_weights(sums(_at(side.data, used))) for side in pair.sides]
+    observed_sizes = [total.observed_sizes for total in totals]
+    fewest = min(len(sizes) for sizes in observed_sizes)
+    if fewest == 0:
+        return None
+    degree = min(1, fewest - 1)
+    if len(np.intersect1d(observed_sizes[0], observed_sizes[1])) > 3:
+        degree = 2
+    first = _logs(totals[0], pair.first, degree)
+    second = _logs(totals[1], pair.second, degree)
+    overall, *by_size = zip(first, second, strict=True)
+    return TokenLogs(overall, tuple(by_size), int(np.count_nonzero(~used)))
 
 
 def _at(data: Columns, problems: Bools) -> Columns:
-    """The attempts at these problems, at sizes from 1 on if one is 0, as that of a benchmark: it
-    has no logarithm.
+    """Return the attempts at these problems.
+
+    If a size is 0, as that of a benchmark, sizes are counted from 1, because 0 has no logarithm.
     """
-    kept = data if problems.all() else data.where(problems[data.problem])
+    kept = data
+    if not problems.all():
+        kept = data.where(problems[data.problem])
+    smallest = float(kept.size.min())
+    if smallest > 0:
+        return kept
+    return replace(kept, size=kept.size + (1.0 - smallest))
+
+
+def _equal_weights(data: Sums) -> Sums:
+    """Weigh every problem as if it had the mean number of attempts."""
+    attempts = data.attempts_of_problem
+    weight = attempts.mean() / attempts
+    count = data.censored.count * weight[data.censored.group]
     return replace(
-        kept, size=kept.size + max(0.0, 1.0 - float(kept.size.min())) * (kept.size.min() <= 0)
+        data,
+        observed=data.observed * weight[:, None],
+        censored=replace(data.censored, count=count),
     )
 
 
-def _equal_weights(told: Sums) -> Sums:
-    """Every problem as if it had the mean number of attempts."""
-    own = told.attempts_of_problem
-    weight = own.mean() / own
-    cut = replace(told.cut, count=told.cut.count * weight[told.cut.group])
-    return replace(told, seen=told.seen * weight[:, None], cut=cut)
+def _logs(data: Sums, side: Side, degree: int) -> list[Log]:
+    """Return log tokens on average over the problems, then at each size."""
+    fitted = fit(data, powers(data.x(data.sizes), degree))
+    problems_of_size = np.bincount(data.size_of)
+    # one row per Log: the average over problems, then each size
+    rows = np.vstack([problems_of_size / data.problems @ fitted.design, fitted.design])
+    values = rows @ fitted.coefficients[:-2]
+    influence = influences(data, fitted)[:, :-2] @ rows.T
+    problems = [data.problems, *problems_of_size.tolist()]
 
-
-def _logs(told: Sums, side: Side, degree: int) -> list[Log]:
-    """Log tokens on average over the problems, then at each size."""
-    x = told.x(told.sizes)
-    fitted = fit(told, powers(x, degree))
-    share = np.bincount(told.size_of) / told.problems
-    places = np.vstack([share @ fitted.design, fitted.design])
-    influence = influences(told, fitted)[:, :-2] @ places.T
-    logs = np.log(np.maximum(side.variant.tokens, 1.0))
-    by_seed, size_of = side.variant.by_seed(logs), side.data.size_of_problem
-    seeds = [spread(by_seed)] * len(places)
-    if len(told.sizes) == size_of.max() + 1:  # seeds may differ more at one size than over all
-        seeds[1:] = [spread(by_seed[:, size_of == k]) for k in range(len(told.sizes))]
-    numbers = [told.problems, *np.bincount(told.size_of).tolist()]
-    return [
-        Log(
-            float(value),
-            influence[:, i],
-            len(fitted.coefficients),
-            len(side.data),
-            numbers[i],
-            seeds[i],
+    by_seed = side.variant.by_seed(np.log(np.maximum(side.variant.tokens, 1.0)))
+    spreads = [spread(by_seed)] * len(rows)
+    size_of = side.data.size_of_problem
+    if len(data.sizes) == size_of.max() + 1:  # seeds may differ more at one size than over all
+        spreads[1:] = [spread(by_seed[:, size_of == k]) for k in range(len(data.sizes))]
+    logs = []
+    for i, value in enumerate(values):
+        logs.append(
+            Log(
+                value=float(value),
+                influence=influence[:, i],
+                parameters=len(fitted.coefficients),
+                attempts=len(side.data),
+                problems=problems[i],
+                spread=spreads[i],
+            )
         )
-        for i, value in enumerate(places @ fitted.coefficients[:-2])
-    ]
+    return logs
 
 
 def both_right(pair: Pair) -> tuple[Log, Log] | None:
-    """Log tokens of the right attempts at the problems that both solved, with tokens; None if fewer
-    than five.
+    """Return log tokens of the right attempts at the problems that both solved, with tokens.
+
+    Return None if there are fewer than five such problems.
     """
-    right = [
-        np.bincount(s.data.problem, weights=s.data.correct, minlength=pair.problems)
-        for s in pair.sides
-    ]
-    used = [
-        np.bincount(s.data.problem, weights=s.data.correct * s.data.tokens) > 0 for s in pair.sides
-    ]
-    common = (right[0] > 0) & (right[1] > 0) & used[0] & used[1]
-    if np.count_nonzero(common) < FEWEST:
+    common = np.ones(pair.problems, dtype=np.bool_)
+    for side in pair.sides:
+        data = side.data
+        common &= summed(data.correct, data.problem) > 0
+        common &= summed(data.correct * data.tokens, data.problem) > 0
+    if np.count_nonzero(common) < FEWEST_SOLVED:
         return None
-    logs = []
-    for side, solved in zip(pair.sides, right, strict=True):
-        total = summed(
-            side.data.correct * np.log(np.maximum(side.data.tokens, 1.0)), side.data.problem
-        )
-        own = total[common] / solved[common]
-        value, seeds = (
-            float(own.mean()),
-            spread(side.variant.by_seed(np.log(np.maximum(side.variant.tokens, 1.0)))),
-        )
-        logs.append(
-            Log(value, (own - value) / len(own), 1, int(solved[common].sum()), len(own), seeds)
-        )
-    return logs[0], logs[1]
+    first = _right_tokens(pair.first, common)
+    second = _right_tokens(pair.second, common)
+    return first, second
+
+
+def _right_tokens(side: Side, problems: Bools) -> Log:
+    """Return the mean over problems of the mean log tokens of their right attempts."""
+    data = side.data
+    right = summed(data.correct, data.problem)[problems]
+    log_tokens = data.correct * np.log(np.maximum(data.tokens, 1.0))
+    means = summed(log_tokens, data.problem)[problems] / right
+    value = float(means.mean())
+    by_seed = side.variant.by_seed(np.log(np.maximum(side.variant.tokens, 1.0)))
+    return Log(
+        value=value,
+        influence=(means - value) / len(means),
+        parameters=1,
+        attempts=int(right.sum()),
+        problems=len(means),
+        spread=spread(by_seed),
+    )
 
 
 def per_right(side: Side, cost: Floats | None = None) -> Log | None:
-    """What a right answer took: the mean of `cost` by problem (tokens, unless given) over the
-    accuracy.
+    """Return the cost of a right answer: the mean of `cost` by problem over the accuracy.
+
+    Without `cost`, it is tokens. Return None if nothing was right, or nothing was spent.
     """
-    variant, right = side.variant, side.right
-    paid = variant.by_problem(variant.tokens) if cost is None else cost
-    spent, share = float(paid.mean()), float(right.mean())
-    if not share or not spent:
+    variant = side.variant
+    right = side.right
+    spent = variant.by_problem(variant.tokens) if cost is None else cost
+    mean_spent = float(spent.mean())
+    accuracy = float(right.mean())
+    if not accuracy or not mean_spent:
         return None
-    influence = (paid / spent - right / share) / len(right)
     # Money moves with tokens, as far as training seeds are concerned.
-    tokens, own = variant.by_seed(variant.tokens), variant.by_seed(variant.correct)
-    seeds = spread(tokens / tokens.mean() - own / own.mean())
-    return Log(math.log(spent / share), influence, 1, len(side.data), len(right), seeds)
+    tokens_by_seed = variant.by_seed(variant.tokens)
+    right_by_seed = variant.by_seed(variant.correct)
+    relative = tokens_by_seed / tokens_by_seed.mean() - right_by_seed / right_by_seed.mean()
+    return Log(
+        value=math.log(mean_spent / accuracy),
+        influence=(spent / mean_spent - right / accuracy) / len(right),
+        parameters=1,
+        attempts=len(side.data),
+        problems=len(right),
+        spread=spread(relative),
+    )
+
+
+# --- The critical size ---
 
 
 @dataclass(frozen=True, slots=True)
 class CriticalRatio:
+    """The critical sizes of both models, and their ratio."""
+
     first: Estimate
     second: Estimate
     ratio: Callable[[float], Estimate]  # second over first, by level
@@ -299,76 +342,99 @@ class CriticalRatio:
 
 
 def critical_ratio(pair: Pair, replicates: int = 1000, seed: int = 0) -> CriticalRatio | str:
-    """A reason, if there is no such ratio."""
+    """Compare the critical sizes; return a reason if there is no such ratio."""
     if len(pair.sizes) < 2 or pair.sizes[0] <= 0:
         return "needs at least two sizes"
-    one, other = (critical_size(side.data, replicates=replicates, seed=seed) for side in pair.sides)
-    outside = [name for name, c in (("A", one), ("B", other)) if math.isnan(c.size.value)]
+    first = critical_size(pair.first.data, replicates=replicates, seed=seed)
+    second = critical_size(pair.second.data, replicates=replicates, seed=seed)
+    outside = [name for name, c in (("A", first), ("B", second)) if math.isnan(c.size.value)]
     if outside:
         return f"accuracy of {' and of '.join(outside)} doesn't cross 50 % within these sizes"
-    value = math.log(other.size.value / one.size.value)
-    basis = replace(other.size, value=value, attempts=one.size.attempts + other.size.attempts)
+    value = math.log(second.size.value / first.size.value)
     spreads = [_critical_spread(side) for side in pair.sides]
-    cliff = any(math.isinf(c.slope.high) for c in (one, other))
-    error = _critical_error(pair, replicates, seed)
-    ends = (
-        _logarithm(other.size.low / one.size.high),
-        _logarithm(other.size.high / max(one.size.low, 1e-300)),
-    )
+    cliff = math.isinf(first.slope.high) or math.isinf(second.slope.high)
+    if cliff:
+        below, above = _errors_of_ends(first, second, value)
+    else:
+        below = above = _critical_error(pair, replicates, seed)
+    attempts = first.size.attempts + second.size.attempts
 
     def ratio(level: float) -> Estimate:
         z = z_quantile((1 + level) / 2)
-        below, above = (
-            ((value - ends[0]) / Z95, (ends[1] - value) / Z95) if cliff else (error, error)
+        log = replace(
+            second.size,
+            value=value,
+            low=value - z * below,
+            high=value + z * above,
+            attempts=attempts,
         )
-        apart = replace(basis, low=value - z * below, high=value + z * above)
-        wide = widened(apart, spreads, level, -math.inf, math.inf)
-        # 1e-300 is none
-        low, high = (math.exp(end) if end < 600 else math.inf for end in (wide.low, wide.high))
-        return Estimate(math.exp(value), low, high, basis.attempts, pair.problems)
+        log = widened(log, spreads, level, -math.inf, math.inf)
+        return Estimate(
+            math.exp(value), _exp_end(log.low), _exp_end(log.high), attempts, pair.problems
+        )
 
-    return CriticalRatio(one.size, other.size, ratio, not cliff)
+    return CriticalRatio(first.size, second.size, ratio, paired=not cliff)
 
 
-def _logarithm(x: float) -> float:
-    return math.log(x) if x > 0 else -math.inf
+def _exp_end(log: float) -> float:
+    # An open end of a critical size is 1e-300 here, not 0.
+    if log >= 600:
+        return math.inf
+    return math.exp(log)
+
+
+def _errors_of_ends(first: Critical, second: Critical, value: float) -> tuple[float, float]:
+    """Return the errors of the log ratio downwards and upwards, from the ends of both intervals."""
+    lowest = second.size.low / first.size.high
+    log_lowest = -math.inf
+    if lowest > 0:
+        log_lowest = math.log(lowest)
+    log_highest = math.log(second.size.high / max(first.size.low, 1e-300))
+    return (value - log_lowest) / Z95, (log_highest - value) / Z95
 
 
 def _critical_error(pair: Pair, replicates: int, seed: int) -> float:
+    """Return the standard deviation of the log ratio when problems are resampled jointly."""
     counts = np.hstack([counts_by_problem(side.data) for side in pair.sides])
-    drawn = resampled_sums(counts, pair.first.data.size_of_problem, replicates, seed)
-    one, other = (
-        redrawn_log_sizes(s.data, drawn[..., 2 * i : 2 * i + 2]) for i, s in enumerate(pair.sides)
-    )
-    return float((other - one).std(ddof=1))
+    resampled = resampled_sums(counts, pair.first.data.size_of_problem, replicates, seed)
+    first = redrawn_log_sizes(pair.first.data, resampled[..., :2])
+    second = redrawn_log_sizes(pair.second.data, resampled[..., 2:])
+    return float((second - first).std(ddof=1))
 
 
 def _critical_spread(side: Side) -> Spread:
-    """The variance between the critical sizes of training seeds; with their problems' part, which
-    is not taken out.
+    """Return the variance of the log critical size between training seeds.
+
+    It includes the part that is due to problems.
     """
     seeds = len(side.variant.seeds)
     if seeds < 2:
-        return Spread(0.0, 0.0, 0)
-    own: Floats = np.array([_log_critical_size(side, i) for i in range(seeds)])
-    variance = float(own.var(ddof=1)) / seeds
+        return NO_SEEDS
+    log_sizes: Floats = np.array([_log_critical_size(side, i) for i in range(seeds)])
+    variance = float(log_sizes.var(ddof=1)) / seeds
     return Spread(variance, variance, seeds - 1)
 
 
 def _log_critical_size(side: Side, seed: int) -> float:
+    """Return the log critical size of one training seed."""
     rows = side.variant.seed == seed
-    problem, right = side.variant.problem[rows], side.variant.correct[rows]
-    size = side.data.size[np.unique(side.data.problem, return_index=True)[1]][problem]
-    none = np.zeros(len(problem), dtype=np.bool_)
-    order = np.argsort(problem, kind="stable")
+    problem = side.variant.problem[rows]
+    correct = side.variant.correct[rows]
     tokens = side.variant.tokens[rows]
+    first_attempt = np.unique(side.data.problem, return_index=True)[1]
+    size = side.data.size[first_attempt][problem]
+    order = np.argsort(problem, kind="stable")
+    neither = np.zeros(len(problem), dtype=np.bool_)
     data = replace(
         side.data,
-        size=size[order], problem=problem[order], correct=right[order], unparsed=none, truncated=none,
+        size=size[order],
+        problem=problem[order],
+        correct=correct[order],
+        unparsed=neither,
+        truncated=neither,
         tokens=tokens[order],
-    )  # fmt: skip
-    counts = counts_by_problem(data)
-    total = np.stack(
-        [counts[data.size_of_problem == k].sum(axis=0) for k in range(len(np.unique(size)))]
     )
+    counts = counts_by_problem(data)
+    size_of = data.size_of_problem
+    total = np.stack([counts[size_of == k].sum(axis=0) for k in range(len(np.unique(size)))])
     return float(redrawn_log_sizes(data, total[None])[0])

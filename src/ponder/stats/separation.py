@@ -1,5 +1,4 @@
-"""How well a reward tells right samples from wrong ones of the same problem, and whether its
-probabilities are true.
+"""How well a reward tells right samples from wrong ones of the same problem, and its calibration.
 
 A reward that picks one of n samples need only order the samples of one problem. So the AUC here
 compares a right and a wrong sample of the same problem and attempt: the fraction of such pairs in
@@ -26,6 +25,20 @@ from ponder.stats.columns import Floats, summed
 
 REPLICATES = 2000
 EDGES = (0.0, 0.1, 0.5, 0.9, 1.0)  # of the bins of probability: many samples are near 0 or 1
+COLUMNS = (  # what an attempt adds; three more columns for each bin
+    "ordered pairs",
+    "pairs",
+    "same thinking",
+    "attempts",
+    "thinkings",
+    "wrong in answer",
+    "wrong",
+    "probability",
+    "right",
+    "squared error",
+    "samples",
+)
+BIN_COLUMNS = ("samples", "probability", "right")
 
 
 class ScoredSamples(NamedTuple):
@@ -52,6 +65,8 @@ class Bin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Separation:
+    """How well one reward tells right samples from wrong ones."""
+
     auc: Estimate  # right against wrong samples of the same problem
     pairs: int
     same_thinking: Estimate  # fraction of attempts in which all samples have the same thinking
@@ -64,71 +79,92 @@ class Separation:
 
 
 def separation(attempts: Sequence[ScoredSamples], seed: int = 0) -> Separation:
-    """Statistics of all attempts that one reward has scored; their order doesn't matter."""
-    rows = sorted(attempts)
-    edges = [*EDGES[:-1], math.inf]
-    columns = np.array([_row(one, edges) for one in rows], np.float64)
-    numbers = {problem: n for n, problem in enumerate(sorted({one.problem for one in rows}))}
-    by_problem = summed(columns, np.array([numbers[one.problem] for one in rows], np.int64))
-    redrawn = resampled_sums(by_problem, np.zeros(len(numbers), np.int64), REPLICATES, seed)[:, 0]
-    sums = np.vstack([columns.sum(axis=0), redrawn])
+    """Summarize the attempts that one reward has scored; their order doesn't matter."""
+    attempts = sorted(attempts)
+    names = sorted({attempt.problem for attempt in attempts})
+    numbers = {name: n for n, name in enumerate(names)}
+    problem = np.array([numbers[attempt.problem] for attempt in attempts], np.int64)
+    columns = np.array([_row(attempt) for attempt in attempts], np.float64)
+    by_problem = summed(columns, problem)
+    one_size = np.zeros(len(names), np.int64)
+    redrawn = resampled_sums(by_problem, one_size, REPLICATES, seed)[:, 0]
+    sums = np.vstack([columns.sum(axis=0), redrawn])  # as measured, then one row per replicate
 
-    def ratio(part: int, whole: int) -> Estimate:
-        return _ratio(sums[:, part], sums[:, whole], len(rows), len(numbers))
+    def ratio(numerator: str, denominator: str) -> Estimate:
+        return _ratio(
+            sums[:, COLUMNS.index(numerator)],
+            sums[:, COLUMNS.index(denominator)],
+            len(attempts),
+            len(names),
+        )
 
     bins = []
     for n, (low, high) in enumerate(pairwise(EDGES)):
-        first = 11 + 3 * n
-        if samples := int(sums[0, first]):
-            bins.append(
-                Bin(
-                    low, high, samples, float(sums[0, first + 1]) / samples, ratio(first + 2, first)
-                )
-            )
+        first = len(COLUMNS) + len(BIN_COLUMNS) * n
+        samples, probability, right = sums[:, first : first + len(BIN_COLUMNS)].T
+        in_bin = int(samples[0])
+        if in_bin:
+            mean_probability = float(probability[0]) / in_bin
+            fraction = _ratio(right, samples, len(attempts), len(names))
+            bins.append(Bin(low, high, in_bin, mean_probability, fraction))
     return Separation(
         # Few problems may have both right and wrong samples: their bootstrap would be too narrow,
         # or have no width.
-        auc=rate(by_problem[:, 1], by_problem[:, 0]),
-        pairs=int(sums[0, 1]),
-        same_thinking=ratio(2, 3),
-        thinkings=ratio(4, 3),
-        wrong_in_answer=ratio(5, 6),
-        said=ratio(7, 10),
-        right=ratio(8, 10),
-        brier=ratio(9, 10),
+        auc=rate(
+            by_problem[:, COLUMNS.index("pairs")], by_problem[:, COLUMNS.index("ordered pairs")]
+        ),
+        pairs=int(sums[0, COLUMNS.index("pairs")]),
+        same_thinking=ratio("same thinking", "attempts"),
+        thinkings=ratio("thinkings", "attempts"),
+        wrong_in_answer=ratio("wrong in answer", "wrong"),
+        said=ratio("probability", "samples"),
+        right=ratio("right", "samples"),
+        brier=ratio("squared error", "samples"),
         bins=tuple(bins),
     )
 
 
-def _row(one: ScoredSamples, edges: Sequence[float]) -> list[float]:
-    """What an attempt adds to each sum."""
-    totals, said, right = (
-        np.array(one.totals),
-        np.array(one.probabilities),
-        np.array(one.right, bool),
-    )
-    apart = totals[right][:, None] - totals[~right][None, :]
-    row = [float((apart > 0).sum() + 0.5 * (apart == 0).sum()), float(apart.size)]
-    row += [float(one.thinkings == 1), 1.0, one.thinkings, one.wrong_in_answer, one.wrong]
-    row += [
-        float(said.sum()),
+def _row(attempt: ScoredSamples) -> list[float]:
+    """Return what an attempt adds to each sum: `COLUMNS`, then `BIN_COLUMNS` for each bin."""
+    score = np.array(attempt.totals)
+    probability = np.array(attempt.probabilities)
+    right = np.array(attempt.right, bool)
+    differences = score[right][:, None] - score[~right][None, :]
+    row = [
+        float((differences > 0).sum() + 0.5 * (differences == 0).sum()),
+        float(differences.size),
+        float(attempt.thinkings == 1),
+        1.0,
+        attempt.thinkings,
+        attempt.wrong_in_answer,
+        attempt.wrong,
+        float(probability.sum()),
         float(right.sum()),
-        float(((said - right) ** 2).sum()),
-        float(len(said)),
+        float(((probability - right) ** 2).sum()),
+        float(len(probability)),
     ]
-    for low, high in pairwise(edges):
-        inside = (said >= low) & (said < high)
-        row += [float(inside.sum()), float(said[inside].sum()), float(right[inside].sum())]
+    for low, high in pairwise((*EDGES[:-1], math.inf)):
+        inside = (probability >= low) & (probability < high)
+        row.append(float(inside.sum()))
+        row.append(float(probability[inside].sum()))
+        row.append(float(right[inside].sum()))
     return row
 
 
-def _ratio(part: Floats, whole: Floats, attempts: int, problems: int) -> Estimate:
-    """The first of these ratios, with the quantiles of the others; without bounds where it can't be
-    redrawn.
+def _ratio(numerator: Floats, denominator: Floats, attempts: int, problems: int) -> Estimate:
+    """Return the first of these ratios, with the quantiles of the others.
+
+    It has no bounds where it can't be redrawn.
     """
-    values: Floats = np.divide(part, whole, out=np.full(len(whole), math.nan), where=whole > 0)
-    value, known = float(values[0]), values[1:][np.isfinite(values[1:])]
-    if math.isnan(value) or problems < 2 or not len(known):
+    values: Floats = np.divide(
+        numerator,
+        denominator,
+        out=np.full(len(denominator), math.nan),
+        where=denominator > 0,
+    )
+    value = float(values[0])
+    redrawn = values[1:][np.isfinite(values[1:])]
+    if math.isnan(value) or problems < 2 or not len(redrawn):
         return Estimate(value, -math.inf, math.inf, attempts, problems)
-    low, high = np.quantile(known, [0.025, 0.975])
+    low, high = np.quantile(redrawn, [0.025, 0.975])
     return Estimate(value, min(value, float(low)), max(value, float(high)), attempts, problems)

@@ -9,12 +9,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ponder.core import Cell, Label, Model, Problem, UserError, WithWeights, seed_from
-
-if TYPE_CHECKING:
-    from ponder.stats.designs.max_size import Search
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,6 @@ class Quota:
 
     problems: int | None = None  # None: all that the task has
     samples: int = 1  # attempts per problem
-    search: Search | None = None  # if given, it decides how many attempts this size gets
     adaptive: bool = False  # whether the study's `stop` decides how many, up to these
     # of the problems, in this order; None: the first `problems`
     positions: tuple[int, ...] | None = None

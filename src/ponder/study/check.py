@@ -36,13 +36,13 @@ def check(study: StudySpec) -> None:
     """
     _check_models(study)
     _check_identities(study)
-    if study.stopping:
+    if study.stop_rule:
         with error_at(Location(study.where, "stop")):
-            study.stopping.question(study)
+            study.stop_rule.goal_of(study)
     if study.train:
         study.training_problems  # noqa: B018 builds the tasks of every [[train]]
     for cells in _by_task(study.cells):
-        if not cells[0].quota.search:  # a search begins with small sizes
+        if not study.chooses_sizes:  # such a run begins with small sizes
             with error_at(f"{study.where}: task `{cells[0].label.task}`"):
                 _check_problem(max(cells, key=lambda cell: cell.size))
     for i, table in enumerate(study.figure):
@@ -113,7 +113,7 @@ def _check_models(study: StudySpec) -> None:
                 seen.add(id(plugin))
                 with error_at(f"{study.where}: model `{cell.label.model}`"):
                     plugin.ready()
-        if cell.quota.search is None:  # a search may never get to this size
+        if not study.chooses_sizes:  # such a run may never get to this size
             with error_at(
                 f"{study.where}: model `{cell.label.model}`, task `{cell.label.task}`, size {cell.size}"
             ):

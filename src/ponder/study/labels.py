@@ -38,8 +38,6 @@ class Part:
     swept: Sequence[str] = ()  # the keys whose list has more than one value
     # further settings in the key: `remember` and `window`
     also: Mapping[str, Any] = field(default_factory=dict)
-    # and further ones that are not in the key
-    beside: Mapping[str, Any] = field(default_factory=dict)
     trains: bool = False
 
     @cached_property
@@ -50,9 +48,7 @@ class Part:
     @cached_property
     def unkeyed(self) -> dict[str, Any]:
         fields = dataclasses.fields(self.plugin)  # type: ignore[arg-type]
-        return {
-            f.name: getattr(self.plugin, f.name) for f in fields if f.name not in self.keyed
-        } | dict(self.beside)
+        return {f.name: getattr(self.plugin, f.name) for f in fields if f.name not in self.keyed}
 
     def value(self, key: str) -> Any:
         return self.keyed[key] if key in self.keyed else self.unkeyed.get(key)
@@ -494,9 +490,19 @@ def in_words(
     return texts
 
 
-def is_called(label: Label, noun: str, name: str) -> bool:
-    """Tell whether a user's name for a `model`, a `variant` or a `task` is this label's."""
-    return bool(getattr(label, noun) == name)
+def cells_called(cells: Iterable[StudyCell], noun: str, name: str) -> list[StudyCell]:
+    """Return the cells that a user means by the name of a model, a variant or a task."""
+    return [cell for cell in cells if getattr(cell.label, noun) == name]
+
+
+def unknown_name(cells: Iterable[StudyCell], noun: str, name: str) -> UserError:
+    """Return the error for a name that `cells_called` finds nothing for."""
+    names: dict[str, None] = {}
+    for cell in cells:
+        if noun == "model":
+            names[cell.label.variant] = None
+        names[getattr(cell.label, noun)] = None
+    return UserError(f"this study has no {noun} `{name}`", hint=nearest(name, names))
 
 
 def group_label(
@@ -526,9 +532,7 @@ def chosen_variant(outcomes: Sequence[Outcome], name: str = "", *, but: bytes = 
     for key, text in names.items():
         if text == name:
             return key
-    raise UserError(
-        f"the reference `{name}` is no model of this study", hint=nearest(name, names.values())
-    )
+    raise UserError(f"this study has no model `{name}`", hint=nearest(name, names.values()))
 
 
 def _comparable(cell: Cell) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar, get_type_hints
+from typing import Any, Literal, NamedTuple, Self, TypeVar, get_type_hints
 
 from ponder.core import (
     Figure,
@@ -45,12 +45,9 @@ from ponder.core.settings import (
     sweep_size,
     variants,
 )
-from ponder.study.adaptive_settings import Stopping
 from ponder.study.cell import Hosting, Quota, Resources, StudyCell
 from ponder.study.labels import Chain, Names, Part, labels
-
-if TYPE_CHECKING:
-    from ponder.stats.designs.max_size import Search
+from ponder.study.stop import EXAMPLE, StopRule
 
 T = TypeVar("T", bound=Resources)
 BUILT_IN = plugins.HERE / "studies"
@@ -58,14 +55,7 @@ DEFAULT_PROBLEMS = 20
 MAX_CELLS = 100_000
 MAX_COUNT = 10_000_000  # problems, or samples of each
 TABLES = ("task", "model", "figure", "train")
-TASK_KEYS = (
-    "size",
-    "remember",
-    "window",
-    "search",
-    "target",
-    "largest",
-)  # that every [[task]] has, besides its settings
+TASK_KEYS = ("size", "remember", "window")  # that every [[task]] has, besides its settings
 
 ELSEWHERE = {  # what isn't said at the top of a study
     "method": 'write it in a [[model]]: method = [{ name = "vote", n = 8 }]',
@@ -90,10 +80,9 @@ class _Asked(NamedTuple):
     size: int
     memory: Memory
     part: Part  # its label's
-    search: Search | None
 
     def repeats(self, other: _Asked) -> bool:
-        return self[:3] == other[:3] and self.search == other.search
+        return self[:3] == other[:3]
 
 
 @dataclass(frozen=True)
@@ -119,7 +108,8 @@ class StudySpec:
     max_cost: float | None = None  # cap on money, computed from the models' `prices`
     # what the caps limit: all runs of the study together, or each run
     cap_per: Literal["study", "run"] = "study"
-    # ends the run when its question is answered: { margin = 0.03 } or { decide = true }
+    # ends the run when its question is answered: { margin = 0.03 }, { decide = true } or
+    # { goal = "max_size", target = 0.8 }
     stop: Table | None = None
     name: str = "study"
     where: str = "study"
@@ -159,8 +149,10 @@ class StudySpec:
     ) -> Self:
         """Check the content of a study file and build the study. `where` names the file in errors.
 
-        Without a folder its plugins can't be files, as befits a study that is read from a store.
+        Without a folder it can't name files: it is read from a store, which may be somebody else's.
         """
+        if folder is None:
+            content = _from_store(content)
         known = {f.name for f in dataclasses.fields(cls)} - {"name", "where", "folder"}
         hints = get_type_hints(cls)
         for key, value in content.items():
@@ -203,7 +195,7 @@ class StudySpec:
             with error_at(f"{self.where}: {key}"):
                 check_texts(getattr(self, key))
         self._check_numbers()
-        self.stopping  # noqa: B018 checks the key `stop`
+        self.stop_rule  # noqa: B018 checks the key `stop`
 
     def _check_numbers(self) -> None:
         for key in ("samples", "problems", "max_tokens", "max_cost"):
@@ -219,15 +211,24 @@ class StudySpec:
                 )
 
     @cached_property
-    def stopping(self) -> Stopping | None:
-        """The key `stop`, checked."""
+    def stop_rule(self) -> StopRule | None:
+        """Return the key `stop`, checked; None if the study has none."""
         if self.stop is None:
             return None
-        where, of = Location(self.where, "stop"), get_type_hints(Stopping)["of"]
-        convert(self.stop.get("of", ""), of, where / "of", self.folder)  # names the choices
+        where = Location(self.where, "stop")
+        if "of" in self.stop:
+            hint = f'stop = {{ decide = true, goal = "{self.stop["of"]}" }}'
+            raise UserError("`of` is now called `goal`", where=where / "of", hint=hint)
+        goals = get_type_hints(StopRule)["goal"]
+        convert(self.stop.get("goal", ""), goals, where / "goal", self.folder)  # names the choices
         with error_at(where):
-            stopping: Stopping = convert(self.stop, Stopping, where, self.folder)
-            return stopping
+            rule: StopRule = convert(self.stop, StopRule, where, self.folder)
+            return rule
+
+    @property
+    def chooses_sizes(self) -> bool:
+        """Whether the run chooses the sizes: the goal of `stop` is `max_size`."""
+        return self.stop_rule is not None and self.stop_rule.goal == "max_size"
 
     def check(self) -> None:
         """Raise `UserError` for whatever can be refused before anything is spent; `plan` and `run`
@@ -265,15 +266,11 @@ class StudySpec:
         for (model, methods, _, settings), names in zip(
             models, self._model_labels([chain for _, _, chain, _ in models]), strict=True
         ):
-            for (task, size, memory, _, search), task_name in zip(tasks, task_names, strict=True):
+            for (task, size, memory, _), task_name in zip(tasks, task_names, strict=True):
                 with error_at(f"{self.where}: model `{names.whole}`"):
                     model.check(task, size)
-                if search:
-                    quota = Quota(problems=search.most, samples=1, search=search)
-                else:
-                    quota = Quota(
-                        self._problems(task), settings.samples, adaptive=self.stop is not None
-                    )
+                samples = 1 if self.chooses_sizes else settings.samples
+                quota = Quota(self._problems(task), samples, adaptive=self.stop is not None)
                 cell = StudyCell(
                     task=task,
                     size=size,
@@ -347,6 +344,10 @@ class StudySpec:
     def _tasks(self, tables: Sequence[Table], key: str) -> Iterator[_Asked]:
         for i, table in enumerate(tables):
             where = Location(self.where, key, i)
+            if "search" in table:
+                what = "a search is now the goal `max_size` of the study's `stop`"
+                hint = f"remove it with `target` and `largest`, and write at the top: {EXAMPLE}"
+                raise UserError(what, where=where / "search", hint=hint)
             settings = {k: v for k, v in table.items() if k not in TASK_KEYS}
             memories = list(
                 self._memories(
@@ -355,42 +356,28 @@ class StudySpec:
             )
             for variant, swept in sweep("tasks", settings, where, self.folder):
                 task: Task = build("tasks", variant, where, self.folder, TASK_KEYS, self.place)
-                search = self._search(table, where)
-                sizes = self._sizes(task, table, where, search)
+                sizes = self._sizes(task, table, where, key)
                 for (memory, remembered), size in itertools.product(memories, sizes):
                     names = (*swept, *remembered)
-                    wanted = (
-                        {} if search is None else {"target": search.target, "largest": search.high}
-                    )
-                    part = Part(
-                        task.title(), task, {**table, **variant}, names, asdict(memory), wanted
-                    )
-                    yield _Asked(task, size, memory, part, search)
+                    part = Part(task.title(), task, {**table, **variant}, names, asdict(memory))
+                    yield _Asked(task, size, memory, part)
 
-    def _search(self, table: Table, where: Location) -> Search | None:
-        """The search for the largest size that a model can do, if the table asks for one instead of
-        naming sizes.
-        """
-        if "search" not in table:
-            return None
-        # imports NumPy, which nothing else here needs
-        from ponder.stats.designs.max_size import Search
-
-        convert(table["search"], Literal["max"], where / "search", self.folder)
-        if "size" in table:
+    def _sizes(self, task: Task, table: Table, where: Location, key: str) -> list[int]:
+        """Return the sizes of a [[task]], or every size that a run which chooses them may ask."""
+        chosen_by_run = key == "task" and self.chooses_sizes
+        if chosen_by_run and "size" in table:
             raise UserError(
-                "a search chooses its own sizes",
+                "with the goal `max_size`, the run chooses the sizes",
                 where=where / "size",
-                hint="remove `size` or `search`",
+                hint="remove `size`, or `stop`",
             )
-        target = convert(table.get("target", 0.8), float, where / "target", self.folder)
-        largest = convert(table.get("largest", 4096), int, where / "largest", self.folder)
-        with error_at(where):
-            return Search(target=target, high=largest)
-
-    def _sizes(self, task: Task, table: Table, where: Location, search: Search | None) -> list[int]:
-        asked = search.sizes if search else table.get("size", task.sizes())
-        asked = asked if isinstance(asked, list | tuple) else [asked]
+        if chosen_by_run and self.stop_rule:
+            sizes = list(self.stop_rule.search().sizes)
+            self._check_chosen_sizes(task, sizes, where)
+            return sizes
+        asked = table.get("size", task.sizes())
+        if not isinstance(asked, list | tuple):
+            asked = [asked]
         sizes = list(
             dict.fromkeys(convert(size, int, where / "size", self.folder) for size in asked)
         )
@@ -398,19 +385,20 @@ class StudySpec:
             hint = "name a size, or remove `size` to use the task's own"
             raise UserError("there is no size, so nothing to ask", where=where / "size", hint=hint)
         for size in sizes:
-            try:
-                with error_at(where / ("search" if search else "size")):
-                    task.check_size(size)
-            except UserError as error:
-                if not search:
-                    raise
-                hint = "remove `search`, or set `largest`, above which it doesn't search"
-                raise UserError(
-                    f"a search can't ask for size {size}: {error.what}",
-                    where=error.where,
-                    hint=hint,
-                ) from None
+            with error_at(where / "size"):
+                task.check_size(size)
         return sizes
+
+    def _check_chosen_sizes(self, task: Task, sizes: Sequence[int], where: Location) -> None:
+        for size in sizes:
+            try:
+                task.check_size(size)
+            except UserError as error:
+                raise UserError(
+                    f"the goal `max_size` can't ask for size {size}: {error.what}",
+                    where=where,
+                    hint="name sizes and another goal, or set `largest` in `stop`",
+                ) from None
 
     def _memories(self, table: Table, where: Location) -> Iterator[tuple[Memory, Table]]:
         hints = get_type_hints(Memory)
@@ -508,11 +496,11 @@ class StudySpec:
     def training_problems(self) -> tuple[TrainingProblems, ...]:
         """What methods may train on: problems that the study doesn't ask."""
         asked = [
-            (task, size, search.most if search else self._problems(task))
-            for task, size, _, _, search in self._tasks(self.task, "task")
+            (task, size, self._problems(task))
+            for task, size, _, _ in self._tasks(self.task, "task")
         ]
         sets: list[TrainingProblems] = []
-        for task, size, _, _, _ in self._tasks(
+        for task, size, _, _ in self._tasks(
             self.train or self.task, "train" if self.train else "task"
         ):
             number = next((n for t, s, n in asked if (t, s) == (task, size)), 0)
@@ -527,7 +515,36 @@ class StudySpec:
         return place_of(key, self.resolved(), self.folder)
 
     def _problems(self, task: Task) -> int | None:
+        """Return how many problems of a size the study asks at most; None: all of a fixed set."""
+        if self.chooses_sizes and self.stop_rule:
+            return self.stop_rule.search().most
         return self.problems or (DEFAULT_PROBLEMS if task.fixed() is None else None)
+
+
+def _from_store(content: Table) -> Table:
+    """Return the content of a stored study with the keys that this version of Ponder has.
+
+    A search used to stand in its [[task]], and the goal of `stop` was called `of`.
+    """
+    content = dict(content)
+    tasks = content.get("task")
+    if not isinstance(tasks, list | tuple):
+        return content
+    searches = [
+        table for table in tasks if isinstance(table, Mapping) and table.get("search") == "max"
+    ]
+    if searches and len(searches) == len(tasks):
+        first = searches[0]
+        rule = {key: first[key] for key in ("target", "largest") if key in first}
+        content["stop"] = {"goal": "max_size", **rule}
+        content["task"] = [
+            {key: value for key, value in table.items() if key not in ("search", *rule)}
+            for table in searches
+        ]
+    stop = content.get("stop")
+    if isinstance(stop, Mapping) and "of" in stop:
+        content["stop"] = {"goal" if key == "of" else key: value for key, value in stop.items()}
+    return content
 
 
 def place_of(key: str, content: Table, folder: Path | None) -> str:

@@ -118,7 +118,7 @@ def _asked(study: Study) -> Iterator[Record]:
     """The problems that the study asks, each once."""
     seen = set[bytes]()
     for cell in study.cells:
-        if cell.source not in seen and cell.quota.search is None:
+        if cell.source not in seen and not study.chooses_sizes:
             seen.add(cell.source)
             yield from (_record(cell.task, problem) for problem in cell.asked())
 

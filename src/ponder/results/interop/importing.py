@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from ponder.results.interop.eval_logs import DAMAGED, Log, Sample, Score
 from ponder.results.study import Study
 from ponder.store.store import Done, Store
 from ponder.study.cell import StudyCell
+from ponder.study.labels import cells_called
 
 MARK = "# Written by `ponder import`"  # so that only its own files are written over
 BATCH = 500  # attempts that are in memory together
@@ -164,11 +165,11 @@ def import_logs(
     out.write_text(_study(files, judges, models, problems), "utf-8")
     study = Study.load(str(out))
     with Store(store, lock=True) as opened:
-        opened.record_study(_absolute(study))
+        opened.record_study(study)
         for task, judge in judges.items():
             cells = [cell for cell in study.cells if cell.task.title() == task]
             for label, model in models.items():
-                mine = {cell.size: cell for cell in cells if cell.label.model == label}
+                mine = {cell.size: cell for cell in cells_called(cells, "model", label)}
                 _store(opened, mine, _attempts(model, task, judge, size, result), result)
     return result
 
@@ -336,17 +337,6 @@ def _study(
 
 def _table(kind: str, table: Mapping[str, Any]) -> list[str]:
     return ["", f"[[{kind}]]", *(f"{key} = {toml(value)}" for key, value in table.items())]
-
-
-def _absolute(study: Study) -> Study:
-    """The study with whole paths, so that `ponder view` can show it without its file, from
-    anywhere.
-    """
-    tasks = [
-        {**table, "file": str(((study.folder or Path()) / table["file"]).absolute())}
-        for table in study.task
-    ]
-    return replace(study, task=tasks)
 
 
 def _store(

@@ -17,14 +17,14 @@ import numpy as np
 
 from ponder.core import ENDINGS
 from ponder.results.charts import Group
-from ponder.results.view.index import (
+from ponder.results.view.stores import (
     FAILED,
     RIGHT,
     Index,
     Whole,
 )
 from ponder.results.view.studies import ViewedStudy
-from ponder.study.labels import is_called
+from ponder.study.labels import cells_called
 
 PAGE = 50  # attempts
 SORTS: dict[str, Callable[[Index, Whole], Whole]] = {
@@ -181,7 +181,8 @@ def _matching(study: ViewedStudy, name: str, value: str) -> set[int]:
             if value in ([use.name for use in cell.chain] or ["none"])
         }
     if name in ("model", "variant", "task"):
-        return {n for n, cell in enumerate(study.cells) if is_called(cell.label, name, value)}
+        called = set(cells_called(study.cells, name, value))
+        return {n for n, cell in enumerate(study.cells) if cell in called}
     return {n for n, settings in enumerate(study.settings) if settings.get(name) == value}
 
 

@@ -14,8 +14,7 @@ import numpy as np
 from ponder.core import ENDINGS, UserError
 from ponder.results.results import Results
 from ponder.results.study import Study
-from ponder.results.view.index import FAILED, OPEN, Index, Whole
-from ponder.results.view.stores import ViewedStore
+from ponder.results.view.stores import FAILED, OPEN, Index, ViewedStore, Whole
 from ponder.store.benchmark_digests import STORED_CELLS, hub_benchmarks, with_digests
 from ponder.store.file import DamagedStore
 from ponder.study.cell import StudyCell
@@ -97,8 +96,8 @@ class ViewedStudy:
 
     @cached_property
     def asked(self) -> int | None:
-        """How many attempts it asks for; None if a search decides that."""
-        if any(cell.quota.search for cell in self.cells):
+        """How many attempts it asks for; None while a run that chooses the sizes decides that."""
+        if self.study and self.study.chooses_sizes and not self._question_answered:
             return None
         cells = self.results.cells if self.results and self._question_answered else self.cells
         return sum(cell.quota.samples * cell.count for cell in cells)
