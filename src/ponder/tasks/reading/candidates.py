@@ -58,7 +58,8 @@ _LEADS = (
     rf"(?:(?:{IS})(?:\s{{0,9}}[:=])?|[:=：])\s{{0,9}}"
 )
 _ANSWER_IS = pattern(
-    rf"(?<!long )(?<!longer )(?<!wrong )(?<!incorrect )(?:{ANSWER})(?:{_LEADS}|[ \t]{{0,9}}\n\s{{0,9}})"
+    rf"(?<!long )(?<!longer )(?<!wrong )(?<!incorrect )(?:{ANSWER})",
+    rf"(?:{_LEADS}|[ \t]{{0,9}}\n\s{{0,9}})",
 )
 _RESULT_IS = pattern(  # "The sum so far is ", "total: "
     r"(?<!first )(?<!second )(?<!third )",
@@ -72,7 +73,7 @@ _LINKED = pattern(rf"(?:(?:{IS})(?:\s{{0,3}}:)?|[:→]|->)\s*")
 # One step of several: `31 - 7 = **24**. Then 24 + 54 = 78.`
 _BOLD_STEP = pattern(r"=\s{0,3}\*\*[^*\n]{1,200}\*\*(?:[.\n]|,? then\b)[^*]{0,500}=\s{0,3}-?\d")
 
-# How a writer takes an answer back
+# "Correction: …", "Sorry, that should be 9": how a writer takes an answer back
 _TAKEN_BACK = pattern(
     any_of(
         r"correction|mistake|error|incorrect|wrong|disregard|ignore|on reflection|not right|sorry",
@@ -81,6 +82,7 @@ _TAKEN_BACK = pattern(
     )
 )
 _DROPPED = pattern(any_of("disregard|ignore"))
+# "Wait, that is wrong.", "Let me recount."
 RECONSIDERS = pattern(
     any_of(
         r"correction|on reflection|on second thought|sorry|wait|actually|oops|hold on|should be",
@@ -88,6 +90,7 @@ RECONSIDERS = pattern(
         r"I made|let me (?:redo|recount|recheck|correct|reconsider)",
     )
 )
+# "I'm not sure", "I can't tell", "It is impossible to say"
 _REFUSES = pattern(
     any_of(
         r"I(?:['’]m| am) (?:not (?:sure|certain|able)|unable|unsure|afraid)",
@@ -102,7 +105,8 @@ _LEAVES_OPEN = pattern(
     any_of(
         r"it depends|depend(?:s|ing) on (?:what|how|which|whether|who|where|your)|ambiguous",
         r"either\b.{1,80}\bor|(?:could|can|may|might) (?:be|mean) (?:either|both)|equally valid",
-        r"(?:no|isn['’]t a|not a) single (?:right |correct )?answer|both (?:are|answers|readings|fit)",
+        r"(?:no|isn['’]t a|not a) single (?:right |correct )?answer",
+        r"both (?:are|answers|readings|fit)",
     )
 )
 _UNDECIDED = pattern(r"\b(?:either|can(?:'t|’t|not)|unable|sorry)\b|\?\s*$")
@@ -112,12 +116,14 @@ _CHECKED = pattern(
     r"(?m:^)\W{0,5}(?:let(?:'s| me| us) )?",
     r"(?:double-?check|check|verify|verification|proof|probe)\b",
 )
+# "Let me know if you need more"
 _OFFERS = pattern(
     any_of(
         r"let me know|feel free|would you like|happy to|hope (?:this|that|it)|do you want",
         r"if you (?:have|need|want|would|'d|like)",
     )
 )
+# Matches "(A prime has two divisors.)", "For example, …" and "Note that …".
 _ASIDES = pattern(
     r"^\W*\([^()]*\)\W*$|^\W*",
     any_of(
@@ -125,12 +131,14 @@ _ASIDES = pattern(
         r"by (?:comparison|contrast)|fun fact|note that|remember that|by the way|similarly",
     ),
 )
+# Matches "Checking: …", "Plugging it back gives the same result".
 _VERIFIES = pattern(
     any_of(
         r"check|double-?check|verif\w+|confirm\w*|substituting back|sanity",
         r"plugging (?:it |this |that )?back|the same (?:thing|result|answer|number|value)",
     )
 )
+# "Some people say 9", "It is often thought that …", "10 would be too large"
 _REPORTS = pattern(
     any_of(
         r"(?:some|many|most|other|few|several) (?:people|students|others|sources|would|might|say)",
@@ -143,6 +151,7 @@ _REPORTS = pattern(
 )
 
 # Sentences that conclude, calculate or go on
+# "So …", "In total, …", "This gives …", "The result …"
 _CONCLUDES = pattern(
     r"\W*(?:→|⇒|->|=>|",
     any_of(
@@ -159,12 +168,14 @@ _CONCLUDES_WITHIN = pattern(  # "Each costs 3, so 7 of them cost 21"
 _TURNS = pattern(
     any_of(r"but|however|reconsider|therefore|thus|hence|instead|so(?! on| far| that)|conclu\w*")
 )
+# "Then she buys 5 more", "which leaves 4": what a calculation goes on with
 _STEP = pattern(
     any_of(
         r"then|next|finally|now|after that|total|altogether|giving|leav\w+|left|add\w*|subtract\w*"
     ),
     "|=",
 )
+# "First add 5", `4 + 5 = 9`: steps of a calculation
 _CALCULATES = pattern(
     r"[=+×÷]|",
     any_of(
@@ -195,7 +206,7 @@ class Passage(NamedTuple):
 
     @property
     def marked(self) -> bool:
-        """Return whether it is nothing but the answer: in a tag, a box, bold or after "answer is"."""
+        """Return whether it is nothing but the answer: in a tag, box, bold, after "answer is"."""
         return self.kind in ("mark", "bold")
 
 
@@ -267,7 +278,7 @@ def _after_answer_is(text: str, question: Question) -> list[Passage]:
 
 
 def _supposes(text: str, match: re.Match[str], question: Question) -> bool:
-    """Return whether "answer is" is said of another question: "If you meant tin, the answer is …"."""
+    """Return whether "answer is" is about another question: "If you meant tin, the answer is"."""
     before = SENTENCE.split(text[max(0, match.start() - LONG) : match.start()])
     sentence = before[-1] + match[0]
     is_first = not plain("".join(before[:-1])).strip()
@@ -402,7 +413,7 @@ def _opening(firm: list[Passage], question: Question) -> list[Passage]:
 
 
 def is_bare(sentence: str) -> bool:
-    """Return whether a sentence is nothing but an answer: "90 degrees.", "Blue, yellow and red."."""
+    """Return whether a sentence is nothing but an answer: "90 degrees.", "Blue and red."."""
     words = len(sentence.split())
     if len(stems(sentence)) <= 2 and words <= _BARE:
         return True
@@ -420,6 +431,7 @@ def refers(sentence: str) -> bool:
 
 _IN_CLAUSE = r"(?:[^,]|,(?=\d))"  # a comma between digits separates thousands, not clauses
 _BRACKETS = pattern(r"\s{1,3}\([^()（）]{0,200}\)|\s{0,3}（[^()（）]{0,200}）")
+# "…, so it is 9", "…, which means that …", "…, giving 9"
 _THEREFORE = pattern(
     r"(?<!\bis)(?<!\bare)(?<!\bwas)(?:^|[,;:.\s])(?:and\s)?",
     any_of(
@@ -444,6 +456,7 @@ _SUBORDINATE = pattern(
     ),
     rf"{_IN_CLAUSE}{{1,300}},\s",
 )
+# "9, because …", "9, which is the largest", "9 if …"
 _REASON = pattern(
     r"[,;:]?\s",
     any_of(
@@ -568,7 +581,7 @@ def final(text: str) -> str | None:
 
 
 def ways_to_read(answer: str) -> list[str]:
-    """Return the ways to read a marked answer: bare, without brackets, the end of "The name is X"."""
+    """Return the ways to read a marked answer: bare, or the end of "The name is X"."""
     bare = undecorated(answer)
     without_aside = ASIDE.sub("", bare)
     ways = [bare, answer, without_aside, _LINKED.split(bare)[-1]]
@@ -578,7 +591,7 @@ def ways_to_read(answer: str) -> list[str]:
 
 
 def expressions(answer: str) -> list[str]:
-    """Return the ways to read a mathematical answer: as it is, bare, the end of "the length is 2√3"."""
+    """Return the ways to read a mathematical answer: bare, or the end of "the length is 2√3"."""
     bare = undecorated(answer)
     ways = [answer, bare]
     start, *end = re.split(rf"(?:{IS}|\bhas (?:length|area|value)|:)\s", bare)

@@ -58,7 +58,8 @@ _BREAKS_OFF = pattern(r"(?:[=+*×÷/−,-]|\b(?:and|or|the|of|to|an?|by|with|the
 _EITHER = pattern(r"\b(?:either|(?:could|may|might) be)\b.{1,60}\bor\b")
 # "First, add 5": a step to be taken, not its result
 _INSTRUCTS = pattern(
-    r"^\W*(?:first|next|now|then|finally|let's|let us|just|simply|,|\s|(?:you|we) (?:need to|must))*",
+    r"^\W*(?:first|next|now|then|finally|let's|let us|just|simply|,|\s",
+    r"|(?:you|we) (?:need to|must))*",
     r"(?:add|subtract|multiply|divide|start|compute|calculate|convert|take|try|use)(?:s|ing)?\b",
 )
 
@@ -81,10 +82,12 @@ _COPULA = pattern(
     rf"|it['’]s|x)|{IS})\s*[$€£]?$",
 )
 _RESULT_VERB = any_of(
-    r"be|equals?|equal to|gives?|giving|gets?|got|yields?|yielding|makes?|making|takes?|costs?|pays?",
-    r"owes?|saves?|needs?|requires?|has|have|had|holds?|contains?|leaves?|leaving|becomes?|totals?",
-    r"(?:comes?(?: out)?|amounts?|adds? up|sums?|works? out|evaluates?|simplifies|leads?|equates?) to",
-    r"results? in|resulting in|down to|up to|rises to|falls? to|drops? to|to get|to|of|finds?|found",
+    r"be|equals?|equal to|gives?|giving|gets?|got|yields?|yielding|makes?|making|takes?|costs?",
+    r"pays?|owes?|saves?|needs?|requires?|has|have|had|holds?|contains?|leaves?|leaving|becomes?|totals?",
+    r"(?:comes?(?: out)?|amounts?|adds? up|sums?|works? out|evaluates?|simplifies|leads?) to",
+    r"equates? to",
+    r"results? in|resulting in|down to|up to|rises to|falls? to|drops? to|to get|to|of|finds?",
+    r"found",
     r"obtains?|counts?|appears?|remains?|ends? (?:up )?(?:at|with)|reach(?:es)?|with|now",
     r"it['’]s|that['’]s|there['’]s",
 )
@@ -125,7 +128,7 @@ def final_number(text: str, question: str = "") -> Fraction | None:
 
 
 def number_statement(text: str, question: Question) -> Statement:
-    """Return the number that is the final answer, with its clause; none if the reply contradicts it."""
+    """Return the final number, with its clause; none if the reply contradicts it."""
     if len(text) <= TAIL:
         text = with_english_numbers(text)
     repeated = _NOTHING

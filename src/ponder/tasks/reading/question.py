@@ -112,7 +112,7 @@ class Question:
 
     @cached_property
     def nouns(self) -> frozenset[str]:
-        """Return the stems of what is asked for: "minut" of "How many minutes?" and "in minutes?"."""
+        """Return the stems of what is asked for: "minut" of "How many minutes?"."""
         words = []
         for asked_for in (_COUNTED, _ASKED_NOUN, _ASKED_UNIT):
             words += asked_for.findall(self.text)
@@ -130,7 +130,7 @@ class Question:
         return not self.nouns.isdisjoint(map(stem, words))
 
     def with_counts(self, text: str) -> str:
-        """Return a text with "one nickel" and "no moons" as numbers, if the question counts them."""
+        """Return a text with "one nickel" and "no moons" as numbers if the question counts them."""
         counted = _COUNTED.findall(self.text)
         if not counted or len(text) > LONGEST:
             return text
@@ -148,7 +148,7 @@ class Question:
 
     @cached_property
     def options(self) -> Mapping[str, str]:
-        """Return the options of a multiple-choice question by letter, if they are lettered from A."""
+        """Return the options of a multiple-choice question by letter, if lettered from A on."""
         options: dict[str, str] = {}
         for letter, text in _OPTION.findall(self.text):
             if letter.upper() == chr(ord("A") + len(options)):

@@ -237,7 +237,7 @@ def _number(reply: str, gold: str, right: Numeral, question: Question) -> Readin
 
 
 def _in_form(written: str, right: Numeral, question: Question) -> bool:
-    """Return whether a number is written as the question demands: lowest terms, decimal, fraction."""
+    """Return whether a number is in the form that is asked for: lowest terms, a decimal."""
     written_flat = re.sub(r"\\[dt]?frac\{(\d+)\}\{(\d+)\}", r"\1/\2", written)
     fraction = re.fullmatch(r"\W*(\d+)/(\d+)\W*", written_flat)
     if "/" in right.written or "frac" in right.written:
@@ -353,7 +353,8 @@ def choice(text: str, options: Mapping[str, str], question: Question = Question(
     if re.search(several, text[-TAIL:]):
         return None
     more_letters = re.compile(  # "A or B", `A, B`, "B und vielleicht oder C"
-        rf"\W*[{letters}](?:\W{{1,9}}(?:\w{{1,9}}\W{{1,9}})?(?:or|oder|ou|and)\W{{1,9}}(?:\w{{4}}\W)?"
+        rf"\W*[{letters}](?:\W{{1,9}}(?:\w{{1,9}}\W{{1,9}})?(?:or|oder|ou|and)\W{{1,9}}"
+        r"(?:\w{4}\W)?"
         rf"|\W{{0,3}}[,/&+]\W{{0,3}})[{letters}]\b"
     )
     ends = re.compile(  # "… so it is actually (B)."
@@ -469,7 +470,8 @@ _OPENS_YES_NO = pattern(
 )
 # Matches "so no", "the claim that … is false", "that's actually wrong", "returns True".
 _SAYS_YES_NO = pattern(
-    r"(?:\b(?:so|therefore|thus|hence),?\s+|\b(?:statement|claim|sentence|that|it|this|which|answer)",
+    r"(?:\b(?:so|therefore|thus|hence),?\s+",
+    r"|\b(?:statement|claim|sentence|that|it|this|which|answer)",
     r"(?: that [^.;]{1,80}?)?(?:['’]s|\s(?:is|was|would be))",
     r"\s(?:(?:therefore|indeed|actually|clearly|thus|a)\s)?)",
     rf"\W{{0,3}}({_YES_NO})\b",
@@ -575,8 +577,8 @@ _ANY_ORDER = pattern(r"\b(?:name|list|which|what are|who (?:are|were)|identify|s
 _IN_ORDER = pattern(
     any_of(
         r"sort\w*|order\w*|arrang\w+|rank\w*|sequence|first|next|last|from|ascending|descending",
-        r"alphabetical\w*|smallest|largest|chronolog\w+|revers\w+|output|print\w*|coordinates?|range",
-        r"steps?|\(x, ?y\)|pair|respectively|vertex|before|after|convert|between",
+        r"alphabetical\w*|smallest|largest|chronolog\w+|revers\w+|output|print\w*|coordinates?",
+        r"range|steps?|\(x, ?y\)|pair|respectively|vertex|before|after|convert|between",
     ),
     r"|`|\[",
 )
@@ -758,7 +760,7 @@ def _answering(statements: list[str], question: Question) -> str:
 
 
 def _closeness(sentence: str, question: Question) -> float:
-    """Return how much of the question a sentence repeats; the noun that is asked for counts more."""
+    """Return how much of the question a sentence repeats; the noun asked for counts more."""
     names = not question.nouns.isdisjoint(stems(sentence))
     return question.overlap(sentence) + 0.25 * names
 
@@ -788,7 +790,7 @@ def _new_words(text: str, question: Question) -> list[str]:
 
 
 def asserts(clause: str, gold: str, question: Question) -> bool:
-    """Return whether a clause names `gold` as its answer: as a whole, not denied, not one of several.
+    """Return whether a clause names `gold` as its answer: not denied, not one of several.
 
     What stands next to it must be a word of the question or one that can't be part of the answer.
     """
@@ -815,7 +817,7 @@ def asserts(clause: str, gold: str, question: Question) -> bool:
 
 
 def _answers_with_repeated(before: str, after: str, question: Question) -> bool:
-    """Return whether a word of the question answers it: "Feathers are heavier", "the verb is run"."""
+    """Return whether a word of the question answers it: "Feathers are heavier"."""
     opens = re.fullmatch(r"(?:.*:)?\W*(?:(?:the|an?)\s)?", before, re.IGNORECASE)
     compared = re.search(r"(\w+) than\b", after)
     if compared and stem(compared[1]) not in question.words:
@@ -905,7 +907,7 @@ def _adds_question_word(parsed: str, gold: str, question: Question) -> bool:
 
 
 def _is_surname(parsed: str, gold: str) -> bool:
-    """Return whether a text is the last of a person's names: "Einstein did" for "Albert Einstein"."""
+    """Return whether a text is a person's last name: "Einstein did" for "Albert Einstein"."""
     names = gold.split()
     if not 2 <= len(names) <= 3 or not all(name[:1].isupper() and name.isalpha() for name in names):
         return False

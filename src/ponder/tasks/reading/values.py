@@ -1,4 +1,4 @@
-"""Reads numbers, dates, times and lists as people write them, and says when two answers are equal."""
+"""Reads numbers, dates, times and lists as people write them, and tells equal answers."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Numeral(NamedTuple):
 
     @property
     def form(self) -> tuple[Fraction, str]:
-        """Return its value and how a fraction is written: `3/4` and `6/8` may be different answers."""
+        """Return its value and how a fraction is written: `3/4` and `6/8` may differ as answers."""
         fraction = _FRACTION.search(self.written)
         if fraction is None:
             return self.value, ""
@@ -225,7 +225,7 @@ def decimal(value: Fraction) -> str:
 
 
 def with_english_numbers(text: str) -> str:
-    """Return a text with `1.234,5` as `1234.5`, if its words are those of a language that does so."""
+    """Return a text with `1.234,5` as `1234.5`, if its language writes numbers so."""
     if len(set(map(str.lower, _COMMA_LANGUAGE.findall(text)))) < 2:
         return text
     grouped = r"(?<![\d.,])(\d{1,3}(?:\.\d{3})+)(?![\d.])"
