@@ -18,7 +18,7 @@ from ponder.rewards import judge
 from ponder.tasks import reading
 from ponder.tasks.reading.markup import marked
 from ponder.tasks.tents.grid_text import last_grid
-from ponder.traces.segments import paragraphs, sentences
+from ponder.traces.split import paragraphs, sentences
 
 # one task of each way to grade: the benchmarks of mathematics share theirs
 TASKS: dict[object, Task] = {}
