@@ -352,7 +352,7 @@ def _check_class(kind: str, name: str, cls: type[Plugin]) -> None:
     if missing:
         methods = ", ".join(f"`{method}`" for method in missing)
         singular = KINDS[kind].singular
-        page = f"docs/add-a-{singular.replace('_', '-')}.md"
+        page = "docs/extend.md"
         raise UserError(
             f"{noun} `{name}` lacks {methods}, which every {noun} has",
             hint=f"ponder new {singular} NAME writes a file that has them; {page}",
