@@ -183,9 +183,8 @@ def _tables(
     margin: float,
     tokens: Any,
 ) -> Tables:
-    from ponder.figures._compared import compared_tables
-    from ponder.figures._tokens import counted, token_kind
-    from ponder.figures._units import unit_of
+    from ponder.figures._units import token_columns, token_kind
+    from ponder.figures.compare import compared_tables
     from ponder.stats.compare import compare_tasks
 
     every = [
@@ -206,20 +205,18 @@ def _tables(
     if first.label == second.label:
         names = f"{first.label} in {first.store}", f"{second.label} in {second.store}"
     tables = compared_tables(names, tasks, results)
-    tables["panels"] = [
-        {"task": r["task"], "unit": unit_of(tasks[r["task"]][0], ""), **counted(every, tokens)}
-        for r in tables["comparisons"]
-    ]
+    for panel in tables["panels"]:
+        panel.update(token_columns(every, tokens))
     currency = prices[0].currency if prices[0] else ""
     tables["comparisons"] = [{**record, "currency": currency} for record in tables["comparisons"]]
     return tables
 
 
 def _draw(tables: Tables, path: Path) -> None:
-    from ponder.figures.compare import drawn
+    from ponder.figures.compare import compared_chart
     from ponder.results.charts import draw
 
-    chart = draw("compare", drawn(tables).to_dict())
+    chart = draw("compare", compared_chart(tables).to_dict())
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(
         {".png": chart.png, ".svg": chart.svg.encode(), ".pdf": chart.pdf}[path.suffix]
@@ -229,8 +226,8 @@ def _draw(tables: Tables, path: Path) -> None:
 
 def text(tables: Tables, show: str) -> str:
     """For each task the rows, what is left out, the sizes, and the verdict."""
-    from ponder.figures._compared import in_common
-    from ponder.figures._tokens import TITLES, token_findings
+    from ponder.figures._units import TITLES, token_findings
+    from ponder.figures.compare import in_common
     from ponder.stats.columns import FEWEST_PAIRS
 
     first = tables["comparisons"][0]
