@@ -112,6 +112,7 @@ def numerals(text: str) -> list[Numeral]:
         digits = match[0].rstrip(",.")
         value = number(digits)
         if value is None:
+            quantities += _comma_separated(match)
             continue
         end = match.start() + len(digits)
         power = _POWER_OF_TEN.match(text, end)
@@ -132,6 +133,17 @@ def numerals(text: str) -> list[Numeral]:
         if value is not None:
             quantities.append(Numeral(value, match.start(), match.end(), match[0], in_words=True))
     return sorted(quantities, key=lambda numeral: numeral.start)
+
+
+def _comma_separated(match: re.Match[str]) -> list[Numeral]:
+    """Return the numbers of a list that is written without spaces: `3,7,9`."""
+    quantities = []
+    for item in re.finditer(r"[^,]+", match[0]):
+        value = number(item[0])
+        if value is not None and item[0] != match[0]:
+            start = match.start() + item.start()
+            quantities.append(Numeral(value, start, start + len(item[0]), item[0]))
+    return quantities
 
 
 def in_words(text: str) -> Fraction | None:
