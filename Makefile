@@ -51,7 +51,11 @@ docs: $(VENV)/.installed  ## write the reference pages again
 	$(VENV)/bin/python docs/make_reference.py
 
 site: .venv-site/.installed  ## the docs as a site that works from disk, without a network
+	# Two builders read the same pages; what is left is that of mkdocs.
+	.venv-site/bin/zensical build --clean --strict
+	.venv-site/bin/python docs/check_site.py reports/site
 	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --quiet --strict
+	.venv-site/bin/python docs/check_site.py reports/site
 	@echo reports/site/index.html
 
 .venv-site/.installed: docs/requirements.txt

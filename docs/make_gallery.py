@@ -44,7 +44,7 @@ HEAD = """\
 Every figure that Ponder draws, from a run of the [pocket model](reference/pocket.md), which ships with it, and the
 study that draws it. Run the same study with another `[[model]]` table to see your own model. Figures are named in a
 study's `[[figure]]` tables; [their settings](reference/figures.md) and [what their numbers mean](statistics.md) have
-pages of their own, and [your own figure](add-a-figure.md) is one file. Click a picture to enlarge it."""
+pages of their own, and [your own figure](extend.md#a-figure) is one file. Click a picture to enlarge it."""
 
 
 def main(store: Path) -> None:

@@ -51,11 +51,16 @@ def _plugins(kind: str) -> str:
     return "\n\n".join(p.strip() for p in parts if p) + "\n"
 
 
+def _type(text: str) -> str:
+    """Write a type without `|`: Markdown readers disagree on how to escape it in a table."""
+    return " or ".join(f"`{part}`" for part in text.split(" | "))
+
+
 def _settings(rows: list[dict[str, str]]) -> str:
     if not rows:
         return "No settings."
     cells = [
-        f"| `{r['key']}` | `{r['type'].replace('|', chr(92) + '|')}` | "
+        f"| `{r['key']}` | {_type(r['type'])} | "
         f"{r['default'] if r['default'] in WORDS else '`' + r['default'] + '`'} | {r['about']} |"
         for r in rows
     ]
@@ -186,7 +191,7 @@ that names the nearest known one. Any key can be overridden on the command line:
 - `[[task]]` takes `name`, `size` and the settings of that [task](tasks.md). Conversations also take `remember` and
   `window` (what the model is shown of earlier turns).
 - `[[model]]` takes `name`, the settings of that [model](models.md), and `method`: a list of tables, applied in order.
-  It and each of its methods take `ray`: what they need [on a cluster](../cluster.md).
+  It and each of its methods take `ray`: what they need [on a cluster](../gpus.md#several-processes-and-machines).
 - `[[figure]]` takes `name` and the settings of that [figure](figures.md).
 
 `name` may also be the path of a file of your own, such as `"./mine.py"`, relative to the study."""

@@ -16,8 +16,8 @@ from test_run import outcomes, stored, study_for, wait_until
 
 from ponder import Study
 from ponder.run.interrupt import Stop
+from ponder.run.progress import Tally
 from ponder.run.run import run
-from ponder.run.run_stats import Tally
 from ponder.store.store import Store
 
 

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from itertools import accumulate
 from pathlib import Path
 
@@ -99,7 +100,7 @@ def test_killed_in_mid_conversation(serve, write, folder, ponder) -> None:
     command = [sys.executable, "-c", "from ponder.cli import main; main()", "run", "s.toml"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     served.wait(held=3)
-    with sqlite3.connect("file:ponder.db?mode=ro", uri=True) as db:
+    with closing(sqlite3.connect("file:ponder.db?mode=ro", uri=True)) as db:
         while db.execute("SELECT COUNT(*) FROM turn").fetchone() < (40,):
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
@@ -164,7 +165,7 @@ def test_a_failure_in_mid_conversation_keeps_its_turns(folder, write, ponder) ->
     assert (failed.ended, len(failed.completions)) == ("failed", 2)
     # The same cell once the model has recovered: the two turns that it had are not asked again.
     write("a.jsonl", "\n".join(json.dumps(x) for x in replies[2:]))
-    with sqlite3.connect("ponder.db") as db:
+    with closing(sqlite3.connect("ponder.db")) as db, db:
         db.execute(
             "UPDATE cell SET key = ? WHERE key = ?", (Study.load("s.toml").cells[0].key, key)
         )

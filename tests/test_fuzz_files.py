@@ -14,7 +14,7 @@ import random
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -410,8 +410,9 @@ def stored(path: Path) -> None:
         list(store.outcomes(of.cells))
         for cell in of.cells:
             list(store.attempts(cell))
-    for shown in studies(ViewedStore(path, "ponder")):
-        _ = shown.state, shown.tokens, shown.title
+    with closing(ViewedStore(path, "ponder")) as viewed:
+        for shown in studies(viewed):
+            _ = shown.state, shown.tokens, shown.title
 
 
 def weights(path: Path) -> None:

@@ -21,10 +21,9 @@ from ponder.models.oracle import Oracle
 from ponder.models.pocket import Pocket
 from ponder.models.vllm import Vllm
 from ponder.run import workers
-from ponder.run.pickling import packed, unpacked
+from ponder.run.progress import Tally
 from ponder.run.run import run
-from ponder.run.run_stats import Tally
-from ponder.run.workers import Hosted, HostLost, received
+from ponder.run.workers import Hosted, HostLost, packed, received, unpacked
 from ponder.store.store import Store
 from ponder.study.cell import Cell, Hosting, Resources
 from ponder.tasks.chain_sum import ChainSum
@@ -143,11 +142,13 @@ def test_a_run_with_lost_hosts_stores_what_it_stores_without_them(tmp_path) -> N
 
 
 def test_a_cap_holds_for_hosts_too(tmp_path) -> None:
+    short = [{**TABLE["model"][0], "budget": 500}]
     tokens = sum(
         o.prompt_tokens + o.thinking_tokens + o.answer_tokens
-        for o in stored(tmp_path / "here.db")[0]
+        for o in stored(tmp_path / "here.db", model=short)[0]
     )
-    _, tally = stored(tmp_path / "s.db", FakeCluster([[3], []]), max_tokens=tokens, cap_per="run")
+    cluster = FakeCluster([[3], []])
+    _, tally = stored(tmp_path / "s.db", cluster, model=short, max_tokens=tokens, cap_per="run")
     assert tally.ledger.capped
     assert 0 < tally.tokens < tokens
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -182,9 +183,9 @@ def test_report_view_and_the_verbs_that_ask(ponder) -> None:
     from ponder.results.view.stores import ViewedStore
     from ponder.results.view.studies import studies
 
-    store = ViewedStore(Path("ponder.db"), "")
-    [viewed] = studies(store)
-    assert (viewed.error, viewed.answered, viewed.asked) == ("", 7, 8)
+    with closing(ViewedStore(Path("ponder.db"), "")) as store:
+        [viewed] = studies(store, [Study.load("sums.toml")])
+        assert (viewed.error, viewed.answered, viewed.asked) == ("", 7, 8)
     for verb, what in (
         ("run", "come from a log"),
         ("plan", "come from a log"),

@@ -13,8 +13,8 @@ import pytest
 
 from ponder import Study
 from ponder.models.transformers import Transformers
+from ponder.run.progress import Tally
 from ponder.run.run import run
-from ponder.run.run_stats import Tally
 from ponder.store.store import Store
 from ponder.study.study import BUILT_IN
 from ponder.tasks.jsonl import Jsonl

@@ -16,8 +16,8 @@ from test_making import TASK, made
 
 from ponder import Study
 from ponder.core import TrainingProblems, UserError
+from ponder.run.progress import Tally
 from ponder.run.run import run
-from ponder.run.run_stats import Tally
 from ponder.store.store import Store
 from ponder.training.rollouts import draw_problems
 

@@ -9,6 +9,7 @@ import json
 import random
 import sqlite3
 import zlib
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,7 +52,8 @@ def stored(write, ponder) -> list[Outcome]:
 
 
 def test_details_read_as_they_were_stored(stored) -> None:
-    rows = dict(sqlite3.connect("ponder.db").execute("SELECT id, details FROM attempt"))
+    with closing(sqlite3.connect("ponder.db")) as db:
+        rows = dict(db.execute("SELECT id, details FROM attempt"))
     assert len(stored) == 60
     for o in stored:
         plain = json.loads(rows[o.attempt])
@@ -295,7 +297,7 @@ def test_correlations_of_parts_are_those_of_all(monkeypatch) -> None:
     values, vectors = np.linalg.eigh(corr)
     largest = np.quantile(np.abs(drawn @ (vectors * np.sqrt(values.clip(0))).T).max(axis=1), 0.95)
     assert whole == pytest.approx(2 * stats.norm.cdf(largest) - 1, abs=2e-4)
-    monkeypatch.setattr("ponder.stats.frontier.PART", 7)
+    monkeypatch.setattr("ponder.stats.frontier.CHUNK", 7)
     assert simultaneous_level(right, 0.95, attempts) == pytest.approx(whole, abs=2e-4)
 
 

@@ -26,8 +26,8 @@ from ponder.run.plan import (
     plan,
     probe,
 )
+from ponder.run.progress import Tally
 from ponder.run.run import run
-from ponder.run.run_stats import Tally
 from ponder.store.store import Store
 from ponder.tasks.chain_sum import ChainSum
 

@@ -23,11 +23,11 @@ from ponder.core import UserError, plugins
 from ponder.run import progress
 from ponder.run.executors import executing
 from ponder.run.interrupt import Stop
-from ponder.run.pickling import packed
 from ponder.run.prepare import Preparations, prepare
 from ponder.run.processes import Processes
+from ponder.run.progress import Tally
 from ponder.run.run import run
-from ponder.run.run_stats import Tally
+from ponder.run.workers import packed
 from ponder.store.store import Store
 
 METHOD = str(Path(__file__).parent / "data/shared_training.py")

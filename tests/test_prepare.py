@@ -18,8 +18,8 @@ from ponder.core import UserError
 from ponder.run.interrupt import Stop
 from ponder.run.prepare import Preparations, make_model, prepare
 from ponder.run.processes import Processes
+from ponder.run.progress import Tally
 from ponder.run.run import run
-from ponder.run.run_stats import Tally
 from ponder.store.store import Store
 
 SHARED = str(Path(__file__).parent / "data/shared_training.py")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 import socket
 import time
@@ -30,9 +31,9 @@ from ponder.core import UserError
 from ponder.models import models_folder
 from ponder.run import ray_cluster
 from ponder.run.prepare import prepare
+from ponder.run.progress import Tally
 from ponder.run.ray_cluster import Cluster
 from ponder.run.run import run
-from ponder.run.run_stats import Tally
 from ponder.store.store import Store
 
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
@@ -239,3 +240,39 @@ def test_an_address_that_does_not_answer(models, monkeypatch) -> None:
         )
     assert "is no address" in refused("head").what
     assert "Ray Client" in refused("ray://head:10001").what
+
+
+CAPPED = """
+problems = 20
+max_tokens = {cap}
+[[task]]
+name = "execution"
+size = 2
+dictionary = 6
+per_turn = 0
+[[train]]
+name = "execution"
+size = 3
+dictionary = 6
+per_turn = 0
+{model}
+"""
+SERVED = 'name = "endpoint", id = "served", url = "{url}", budget = 400, concurrency = 8'
+ASKED = '[[model]]\nname = "endpoint"\nid = "served"\nurl = "{url}"\nbudget = 400'
+TAUGHT = """
+[[model]]
+name = "pocket"
+budget = 200
+method = {{ name = "sft", teachers = [{{ %s }}], pool = 60, epochs = 1, number = 8, by = "random" }}
+"""
+
+
+@pytest.mark.parametrize("model", [ASKED, TAUGHT % SERVED], ids=["attempts", "teacher"])
+def test_a_cap_holds_on_a_cluster(address, models, serve, write, ponder, model) -> None:
+    served = serve(lengths={"median": 150, "sigma": 0.8})
+    write("s.toml", CAPPED.format(cap=6000, model=model.format(url=served.url)))
+    result = ponder("run", "s.toml", "--ray", address, "--json")
+    assert result.exit_code in (0, 1), result.stderr
+    tally = json.loads(result.stdout)
+    assert tally["capped"]
+    assert 3000 < served.state()["billed_tokens"] <= tally["tokens"] <= 6000

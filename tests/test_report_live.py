@@ -23,7 +23,7 @@ from playwright.sync_api import Browser, expect
 
 import ponder as package
 from ponder.results.charts import draw
-from ponder.results.document import document
+from ponder.results.html_pages import document
 from ponder.results.notebook import renderer
 
 pytestmark = needs_chromium

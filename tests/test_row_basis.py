@@ -88,11 +88,11 @@ def test_a_row_counts_the_attempts_that_its_cells_and_endings_select(
 @pytest.mark.parametrize("name", plugins.files("figures"))
 def test_the_marks_of_a_chart_carry_the_id_alone(name: str, outcomes: list[Outcome]) -> None:
     from ponder.results.charts import draw_figure
-    from ponder.results.embedded_transcripts import _data
+    from ponder.results.report import chart_data
 
     kind = plugins.load("figures", name)
     drawn = draw_figure(name, kind(**kind.example), outcomes)
-    ids = {row["basis"] for rows in _data(drawn.spec) for row in rows if "basis" in row}
+    ids = {row["basis"] for rows in chart_data(drawn.spec) for row in rows if "basis" in row}
     assert ids <= drawn.groups.keys()
-    assert ids or any("attempt" in row for rows in _data(drawn.spec) for row in rows)
+    assert ids or any("attempt" in row for rows in chart_data(drawn.spec) for row in rows)
     assert all(type(text) is str and len(text) == 10 for text in ids)

@@ -24,8 +24,8 @@ import pytest
 from ponder import Study
 from ponder.core import Attempt, UserError
 from ponder.run.interrupt import Stop
+from ponder.run.progress import Tally
 from ponder.run.run import _Feed, run
-from ponder.run.run_stats import Tally
 from ponder.store.store import Store
 
 STUDY = """
@@ -167,11 +167,11 @@ def test_failed_attempts_are_retried_and_never_wrong(serve, write, ponder) -> No
     served = serve()
     # The same cells, as if the endpoint had recovered: only its address differs, so it is put under
     # the old key.
-    with sqlite3.connect("ponder.db") as db:
+    with closing(sqlite3.connect("ponder.db")) as db, db:
         db.execute("UPDATE cell SET key = zeroblob(id)")
     write("s.toml", study_for(served, problems=3))
     keys = [c.key for c in Study.load("s.toml").cells]
-    with sqlite3.connect("ponder.db") as db:
+    with closing(sqlite3.connect("ponder.db")) as db, db:
         db.executemany(
             "UPDATE cell SET key = ? WHERE id = ?", [(k, i + 1) for i, k in enumerate(keys)]
         )

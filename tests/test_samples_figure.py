@@ -18,7 +18,7 @@ from ponder import Study
 from ponder.core.capabilities import equal_answers
 from ponder.figures.samples import Samples
 from ponder.results.charts import draw_figure
-from ponder.store.equal_answers import with_ballots
+from ponder.store.outcomes import with_ballots
 from ponder.store.store import Store
 from ponder.tasks.chain_sum import ChainSum
 from ponder.tasks.math500 import Math500

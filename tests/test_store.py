@@ -15,10 +15,10 @@ from test_store_versions import version_4
 
 from ponder import Study
 from ponder.core import Attempt, Bill, Completion, UserError
+from ponder.run.attempt import grade_again
 from ponder.run.caps import Recorded
-from ponder.run.grading import grade_again
+from ponder.run.progress import Tally
 from ponder.run.run import run
-from ponder.run.run_stats import Tally
 from ponder.store import schema
 from ponder.store.store import Done, Store
 

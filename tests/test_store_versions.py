@@ -19,8 +19,8 @@ import pytest
 from ponder import Study
 from ponder.core import Outcome, UserError
 from ponder.run.plan import plan
+from ponder.run.progress import Tally
 from ponder.run.run import run
-from ponder.run.run_stats import Tally
 from ponder.store import schema
 from ponder.store.store import Store
 
@@ -140,7 +140,7 @@ def test_an_upgrade_that_is_killed_leaves_the_old_store(tmp_path) -> None:
 import os, signal, sqlite3
 from pathlib import Path
 from ponder.store.store import Store
-from ponder.run.run_stats import Tally
+from ponder.run.progress import Tally
 class Killed(sqlite3.Connection):
     def executescript(self, script):
         self.create_function("kill", 0, lambda: os.kill(os.getpid(), signal.SIGKILL))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ponder.core import Attempt, Bill, Completion
-from ponder.run.grading import graded
-from ponder.run.run_stats import Tally
+from ponder.run.attempt import graded
+from ponder.run.progress import Tally
 from ponder.tasks.chain_sum import ChainSum
 from ponder.tasks.execution import Execution
 

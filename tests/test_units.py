@@ -20,8 +20,8 @@ from ponder.figures.budget import Budget
 from ponder.figures.effort import Effort
 from ponder.figures.frontier import Frontier
 from ponder.figures.max_turn import MaxTurn
+from ponder.run.progress import Tally
 from ponder.run.run import run
-from ponder.run.run_stats import Tally
 from ponder.store.store import Store
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from html import unescape
@@ -17,12 +18,11 @@ from viewed import TABLE, cookie, fill, get, mapped, served, study
 from ponder import Study
 from ponder.core import ENDINGS, Attempt, Bill, Completion, UserError
 from ponder.results.charts import Group
-from ponder.results.view import comparison
+from ponder.results.view import pages
 from ponder.results.view.app import Rate
-from ponder.results.view.index import Index
 from ponder.results.view.pages import transcript
 from ponder.results.view.queries import Query, behind, find, search
-from ponder.results.view.stores import ViewedStore
+from ponder.results.view.stores import Index, ViewedStore
 from ponder.results.view.studies import ViewedStudy, progress, studies, study_named
 from ponder.run.caps import Recorded
 from ponder.store.store import Done, Store
@@ -31,12 +31,12 @@ from ponder.tasks.tents.puzzle import TENT, Puzzle
 
 
 @pytest.fixture
-def viewed(viewed_store) -> ViewedStudy:
-    opened = ViewedStore(viewed_store, "ponder")
-    found = study_named(opened, "cheaper")
-    assert found
-    assert not found.error
-    return found
+def viewed(viewed_store) -> Iterator[ViewedStudy]:
+    with closing(ViewedStore(viewed_store, "ponder")) as opened:
+        found = study_named(opened, "cheaper")
+        assert found
+        assert not found.error
+        yield found
 
 
 def ids(text: str) -> list[int]:
@@ -57,8 +57,8 @@ def test_attempts_of_a_smaller_study_are_not_shown(tmp_path) -> None:
         tmp_path / "ponder.db",
         study("small", problems=2, model=[{"name": "oracle", "label": "short", "budget": 300}]),
     )
-    store = ViewedStore(tmp_path / "ponder.db", "ponder")
-    sizes = {one.name: len(one.rows) for one in studies(store)}
+    with closing(ViewedStore(tmp_path / "ponder.db", "ponder")) as store:
+        sizes = {one.name: len(one.rows) for one in studies(store)}
     assert sizes == {"cheaper": 36, "small": 6}
 
 
@@ -157,7 +157,8 @@ def query_of(row) -> Query:
 
 def test_a_cell_of_a_heat_map_leads_to_its_attempts(tmp_path) -> None:
     fill(tmp_path / "ponder.db", mapped())
-    viewed = study_named(ViewedStore(tmp_path / "ponder.db", "ponder"), "map")
+    with closing(ViewedStore(tmp_path / "ponder.db", "ponder")) as store:
+        viewed = study_named(store, "map")
     assert viewed
     with Store(tmp_path / "ponder.db") as opened:
         tables = mapped().figures[0].estimate(list(opened.outcomes(mapped().cells)))
@@ -180,35 +181,33 @@ def same(one: Index, other: Index) -> bool:
 
 
 def fresh(path: Path) -> Index:
-    db = sqlite3.connect(path)
-    try:
+    with closing(sqlite3.connect(path)) as db:
         return Index().refreshed(db)
-    finally:
-        db.close()
 
 
 def test_the_index_follows_the_store(tmp_path) -> None:
     path, of = tmp_path / "ponder.db", study()
     fill(path, of, of.cells[:2])
-    store = ViewedStore(path, "ponder")
-    before = store.index
-    assert len(before) == 12
-    assert store.index is before  # nothing has changed
-    fill(path, of)
-    with Store(path, lock=True) as opened:  # another grade for attempts that were stored
-        changed = (
-            d._replace(attempt=replace(d.attempt, ended="wrong", why="x"))
-            for d in opened.attempts(of.cells[0])
-        )
-        opened.regrade(list(changed))
-    assert same(store.index, fresh(path))
+    with closing(ViewedStore(path, "ponder")) as store:
+        before = store.index
+        assert len(before) == 12
+        assert store.index is before  # nothing has changed
+        fill(path, of)
+        with Store(path, lock=True) as opened:  # another grade for attempts that were stored
+            changed = (
+                d._replace(attempt=replace(d.attempt, ended="wrong", why="x"))
+                for d in opened.attempts(of.cells[0])
+            )
+            opened.regrade(list(changed))
+        assert same(store.index, fresh(path))
 
 
 def test_reserved_tokens_are_not_shown_as_spent(tmp_path) -> None:
     fill(tmp_path / "ponder.db", study())
     with Store(tmp_path / "ponder.db", lock=True) as store:
         store.add([], store.record_study(study()), Recorded(7000, 1.0, 200, 10_000, 2.0))
-    shown = progress(study_named(ViewedStore(tmp_path / "ponder.db", "ponder"), "cheaper"))
+    with closing(ViewedStore(tmp_path / "ponder.db", "ponder")) as viewed:
+        shown = progress(study_named(viewed, "cheaper"))
     assert (shown["tokens"], shown["held_tokens"]) == (8200, 10_000)
     assert (shown["cost"], shown["held_cost"]) == (1.5, 2.0)
     with served(tmp_path / "ponder.db") as address:
@@ -229,9 +228,8 @@ def test_an_index_grows_with_what_a_run_adds_and_repeats(tmp_path) -> None:
             opened.add(
                 [Done(cell, n, Attempt(p, 0, "right", "", (c,))) for n, p, c in solved if n > 4]
             )
-    db = sqlite3.connect(path)
-    grown = old.refreshed(db)
-    db.close()
+    with closing(sqlite3.connect(path)) as db:
+        grown = old.refreshed(db)
     assert same(grown, fresh(path))
     assert len(grown) > len(old)
 
@@ -396,12 +394,12 @@ def test_the_pace_of_a_run_and_the_time_left(tmp_path) -> None:
     assert per_second == 0.5
     of = study()
     fill(tmp_path / "ponder.db", of, of.cells[:1])
-    store = ViewedStore(tmp_path / "ponder.db", "")
-    [viewed] = studies(store)
-    now = progress(viewed, per_second)
+    with closing(ViewedStore(tmp_path / "ponder.db", "")) as store:
+        [viewed] = studies(store)
+        now = progress(viewed, per_second)
+        unknown = progress(viewed)
     assert (now["asked"], now["answered"]) == (36, 6)
     assert (now["per_minute"], now["seconds_left"]) == (30.0, 60)
-    unknown = progress(viewed)
     assert (unknown["per_minute"], unknown["seconds_left"]) == (None, None)
 
 
@@ -415,10 +413,10 @@ def test_a_port_in_use_is_a_users_mistake(address) -> None:
 
 
 def test_two_models_side_by_side(address, viewed) -> None:
-    two = comparison.pair(viewed, "", "")
+    two = pages.chosen_pair(viewed, "", "")
     assert two == ("long", "short")
-    assert comparison.pair(viewed, "short", "") == ("short", "long")
-    only_long, only_short = comparison.differing(viewed, two)
+    assert pages.chosen_pair(viewed, "short", "") == ("short", "long")
+    only_long, only_short = pages.disagreements(viewed, two)
     index = viewed.index
     # Per task and size `long` is right at 0, 2, 4 and `short` at 0, 3; `short` failed at 5.
     assert (only_long["total"], only_short["total"]) == (6, 3)
@@ -478,16 +476,16 @@ name = "accuracy"
 def test_an_adaptive_run_that_has_answered_its_question_is_complete(write, ponder) -> None:
     write("s.toml", ADAPTIVE)
     assert ponder("run", "s.toml").exit_code == 0
-    (shown,) = studies(ViewedStore(Path("ponder.db"), "ponder"))
-    assert shown.state == "complete"
-    assert shown.asked == shown.answered < 150
+    with closing(ViewedStore(Path("ponder.db"), "ponder")) as store:
+        (shown,) = studies(store)
+        assert shown.state == "complete"
+        assert shown.asked == shown.answered < 150
     write("t.toml", ADAPTIVE)
     ponder("run", "t.toml", "--set", "seed=5", "--set", "max_tokens=5000")
-    (stopped,) = (
-        one for one in studies(ViewedStore(Path("ponder.db"), "ponder")) if one.name == "t"
-    )
-    assert stopped.state.startswith("stopped")
-    assert stopped.asked == 150
+    with closing(ViewedStore(Path("ponder.db"), "ponder")) as store:
+        stopped = study_named(store, "t")
+        assert stopped.state.startswith("stopped")
+        assert stopped.asked == 150
 
 
 def test_what_an_address_asks_in_vain_is_said(address) -> None:

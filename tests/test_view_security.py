@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 import resource
 import signal
@@ -16,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -25,7 +24,7 @@ import pytest
 from viewed import EVIL, TOKEN, cookie, fill, get, served, study
 
 from ponder import Study
-from ponder.core import UserError, plugins
+from ponder.core import plugins
 from ponder.core.settings import build
 from ponder.core.text import visible
 from ponder.models.transformers import Transformers
@@ -371,9 +370,8 @@ def test_a_store_that_names_a_plugin_file_runs_no_code(tmp_path, evil, table) ->
     path = tmp_path / "ponder.db"
     fill(path, study())
     text = json.dumps({**study().resolved(), **table}).replace("EVIL", str(evil))
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE study SET resolved = ?", (text,))
-    db.close()
     with served(path) as address:
         _, _, home = get(address)
         pages = [
@@ -392,20 +390,60 @@ def test_a_study_that_cant_be_read_hides_no_other(tmp_path, text) -> None:
     path = tmp_path / "ponder.db"
     fill(path, study())
     fill(path, study("another"))
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE study SET resolved = ? WHERE name = 'another'", (text,))
-    db.close()
     with served(path) as address:
         assert get(address)[0] == 200
         assert get(address, "/ponder/another")[0] == 409
         assert get(address, "/ponder/cheaper")[0] == 200
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no such files")
-def test_a_store_that_names_a_device_reads_nothing_from_it() -> None:
-    table = {"task": [{"name": "jsonl", "file": "/dev/zero"}], "model": [{"name": "oracle"}]}
-    with pytest.raises(UserError, match="/dev/zero is not a file"):
-        Study.from_table(table).cells  # noqa: B018
+@pytest.fixture
+def opened_files() -> Iterator[set[str]]:
+    """The files that this process opens during a test."""
+    names = set[str]()
+    watching = True
+
+    def note(event: str, values: tuple[Any, ...]) -> None:
+        if watching and event == "open":
+            names.add(str(values[0]))
+
+    sys.addaudithook(note)  # it can't be removed
+    yield names
+    watching = False
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"task": [{"name": "jsonl", "file": "FILE"}]},
+        {"task": [{"name": "imported", "file": "FILE"}]},
+        {"task": [{"name": "math500", "file": "FILE"}]},
+        {"task": [{"name": "tents", "size": 16, "ids": "FILE"}]},
+        {"model": [{"name": "replay", "file": "FILE"}]},
+        {"model": [{"name": "pocket", "weights": "FILE"}]},
+        {"model": [{"name": "pocket", "method": [{"name": "sft", "data": "FILE"}]}]},
+    ],
+    ids=json.dumps,
+)
+def test_a_file_that_only_a_store_names_is_not_read(tmp_path, opened_files, table) -> None:
+    secret = tmp_path / "secret.jsonl"
+    secret.write_text('{"prompt": "2 + 2?", "answer": "4"}\n')
+    path = tmp_path / "ponder.db"
+    fill(path, study())
+    text = json.dumps({**study().resolved(), **table}).replace("FILE", str(secret))
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE study SET resolved = ?", (text,))
+    opened_files.clear()
+    with served(path) as address:
+        _, _, home = get(address)
+        pages = [
+            get(address, f"/ponder/cheaper{page}")[0] for page in ("", "/figures", "/attempts")
+        ]
+    assert "secret.jsonl&#39; is not read" in home
+    assert "ponder view STUDY.toml" in home
+    assert pages == [409, 409, 409]
+    assert str(secret) not in opened_files
 
 
 def test_a_study_file_that_was_given_may_name_its_own_files(tmp_path) -> None:
@@ -425,5 +463,6 @@ def test_a_study_file_that_was_given_may_name_its_own_files(tmp_path) -> None:
         status, _, figures = get(address, "/ponder/cheaper/figures")
     assert status == 200
     assert "accuracy" in figures
-    (shown,) = studies(ViewedStore(path, "ponder"))  # without the file it is somebody's store
+    with closing(ViewedStore(path, "ponder")) as store:
+        (shown,) = studies(store)  # without the file it is somebody's store
     assert "mine_figure.py is a file" in shown.error

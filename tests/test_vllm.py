@@ -29,9 +29,8 @@ from ponder.models.vllm import PLAIN_TEMPLATE, Vllm
 from ponder.models.vllm import servers as vllm_servers
 from ponder.models.vllm.server import check_vllm
 from ponder.models.vllm.servers import stop_all
-from ponder.run.progress import line
+from ponder.run.progress import Tally, line
 from ponder.run.run import run
-from ponder.run.run_stats import Tally
 from ponder.store.store import Store
 from ponder.tasks.chain_sum import ChainSum
 from ponder.tasks.execution import Execution

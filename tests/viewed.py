@@ -15,8 +15,8 @@ from ponder.core.capabilities import solve_turn
 from ponder.results.view.app import View
 from ponder.results.view.server import bound, page_server
 from ponder.results.view.stores import opened
+from ponder.run.attempt import graded
 from ponder.run.caps import Recorded
-from ponder.run.grading import graded
 from ponder.store.store import Done, Store
 from ponder.study.cell import Cell
 

@@ -22,7 +22,7 @@ from ponder.core.text import as_json as json_text
 from ponder.core.text import printable
 
 if TYPE_CHECKING:
-    from ponder.run.run_stats import Tally
+    from ponder.run.progress import Tally
 
 # Styled text is marked with characters that Unicode reserves for internal use, so that `printable`
 # can escape a hostile text's own control characters before these become codes of the terminal.
@@ -198,7 +198,7 @@ def watch(reports: Iterable[Progress], *, as_json: bool = False) -> bool:
     to do.
     """
     from ponder.run import progress
-    from ponder.run.run_stats import Tally
+    from ponder.run.progress import Tally
 
     with resumable():
         remaining = iter(reports)

@@ -12,8 +12,7 @@ from ponder.core.text import count, printable
 from ponder.results.study import Study
 from ponder.run.caps import Money, priced_at_most
 from ponder.run.plan import Forecast, Plan, Range, saved
-from ponder.run.progress import short
-from ponder.run.summary import money_text
+from ponder.run.progress import money_text, short
 from ponder.store.store import Store
 
 HEADING = ("model", "task", "expected from", "attempts", "stored", "to run", "calls")

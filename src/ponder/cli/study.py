@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from ponder.results.results import Coverage
     from ponder.results.study import Study
-    from ponder.run.run_stats import Tally
+    from ponder.run.progress import Tally
     from ponder.study.cell import StudyCell
 
 FRACTION = click.FloatRange(0, 1, min_open=True, max_open=True)
@@ -82,7 +82,7 @@ def plan(
     from ponder.cli.spending import plan_json, plan_text
     from ponder.run.plan import plan as make_plan
     from ponder.run.plan import probe as probe_cells
-    from ponder.run.summary import summary
+    from ponder.run.progress import summary
 
     loaded = load(study, settings, models)
     about_power = bool(power or margin or width or guess)
@@ -201,7 +201,7 @@ def run(
     for. Failed attempts (the endpoint gave no answer) are retried by the next run.
     """
     from ponder.cli.spending import adaptive_json, adaptive_text
-    from ponder.run.summary import summary
+    from ponder.run.progress import summary
 
     loaded = load(study, settings, models)
     tally = run_in_terminal(
@@ -239,7 +239,7 @@ def regrade(
 
     No model is called and nothing is spent.
     """
-    from ponder.run.grading import grade_again
+    from ponder.run.attempt import grade_again
     from ponder.store.benchmark_digests import with_stored_digests
     from ponder.store.store import Store
 
@@ -284,7 +284,7 @@ def report(
     """
     from ponder.core.plugins import need
     from ponder.results.interop.tracking import track as log_report
-    from ponder.results.page import report as write_report
+    from ponder.results.report import report as write_report
 
     results = load(study, settings, models).results(store)
     if track:

@@ -128,7 +128,7 @@ def try_(
     `ponder run math500`, doesn't ask them again.
     """
     from ponder.cli.study import exit_if_failed, run_in_terminal
-    from ponder.run.summary import summary
+    from ponder.run.progress import summary
     from ponder.store.store import Store
 
     endpoint = {key: short[key] for key in ENDPOINT_KEYS if short[key] is not None}

@@ -235,17 +235,20 @@ def base(value: Any, folder: Path | None) -> Path | None:
 
 
 def _path(folder: Path | None, value: Any) -> Path:
-    """Return the path that a setting names; raise `UserError` if it can't be one."""
-    path: Path = (base(value, folder) or Path()) / value
+    """Return the path that a setting names. Raise `UserError` for a study that is read from a store.
+
+    Such a study may be somebody else's: it must not choose which files are opened here.
+    """
+    parent = base(value, folder)
+    if parent is None:
+        what = f"the file {str(value)!r:.80} is not read, because only a store names it"
+        hint = "if you trust it, name its study, as in `ponder view STUDY.toml`"
+        raise UserError(what, hint=hint)
+    path: Path = parent / value
     try:
-        special = path.exists() and not (path.is_file() or path.is_dir())
         path.resolve()
     except (OSError, ValueError) as error:  # too long, or with a NUL
         raise UserError(f"{value!r:.40} can't be a path: {error.args[-1]}") from None
-    if special and base(value, folder) is None:  # a device or a pipe, which may never end
-        raise UserError(
-            f"{path} is not a file, and a study that is read from a store can't read anything else"
-        )
     return path
 
 

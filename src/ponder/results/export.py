@@ -42,7 +42,7 @@ from ponder.core import (
 )
 from ponder.core.capabilities import Conversation, changes_weights, parse_turns, right_answer
 from ponder.core.wrapped import codec_name
-from ponder.results import document
+from ponder.results import html_pages
 from ponder.results.study import Study
 from ponder.results.transcript import Transcript
 from ponder.store.store import Done, Store
@@ -222,7 +222,7 @@ def csv_text(records: Records) -> str:
     """Return a table of a figure as the text of a CSV file."""
     text = io.StringIO()
     rows = csv.DictWriter(
-        text, document.columns(records), extrasaction="ignore", lineterminator="\n"
+        text, html_pages.columns(records), extrasaction="ignore", lineterminator="\n"
     )
     rows.writeheader()
     rows.writerows(map(inert, records))

@@ -14,7 +14,7 @@ from html import escape
 from typing import Any
 
 from ponder.results.charts import draw
-from ponder.results.document import document
+from ponder.results.html_pages import document
 
 MARGIN = 60  # pixels around the chart, for the padding and the line that explains the mouse
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from html import escape
@@ -21,12 +21,13 @@ from ponder.core import ENDINGS, Cell, Figure, Outcome, Problem, Records, Tables
 from ponder.core.settings import build
 from ponder.core.text import count
 from ponder.results import export
-from ponder.results.document import columns, shown_value
+from ponder.results.charts import DrawnFigure, draw_figure
+from ponder.results.html_pages import columns, shown_value
 from ponder.results.notebook import renderer
 from ponder.results.study import Study
 from ponder.results.transcript import Transcript
 from ponder.run.caps import currency
-from ponder.store.equal_answers import with_ballots
+from ponder.store.outcomes import with_ballots
 from ponder.store.store import Store
 from ponder.study.cell import StudyCell
 from ponder.study.labels import cells_called, model_labels, task_labels, unknown_name
@@ -206,6 +207,13 @@ class Results:
     def _estimate(self, figure: Figure) -> Tables:
         return figure.estimate(self.outcomes_for([figure]))
 
+    def draw(self, name: str, cells: Collection[bytes] | None = None) -> DrawnFigure:
+        """Estimate a figure of the study, from all cells or those with these keys, and draw it."""
+        outcomes = self.outcomes_for(self.figures.values())
+        if cells is not None:
+            outcomes = [outcome for outcome in outcomes if outcome.cell.key in cells]
+        return draw_figure(name, self.figures[name], outcomes)
+
     def findings(self, figure: str = "") -> list[str]:
         """What a figure shows, in sentences."""
         return self.figure(figure).findings(self.estimates(figure))
@@ -262,7 +270,7 @@ class Results:
         """Write figures, tables and one HTML page into a folder, as `ponder report` does; returns
         the page's path.
         """
-        from ponder.results.page import report
+        from ponder.results.report import report
 
         files, _ = report(self, Path(folder))
         return files[0]

@@ -23,8 +23,8 @@ from ponder.core.settings import Table, convert
 from ponder.core.text import count
 from ponder.run.interrupt import Stop
 from ponder.run.plan import Plan, plan
+from ponder.run.progress import summary
 from ponder.run.session import open_session
-from ponder.run.summary import summary
 from ponder.store.benchmark_digests import with_stored_digests
 from ponder.study.study import StudySpec, place_of
 
@@ -90,7 +90,7 @@ class Study(StudySpec):
 
         `changes` replace settings of the study for this run, such as `problems=20`. `jobs` models
         are made at once, in as many processes; `ray="auto"` prepares and asks on a Ray cluster
-        (docs/cluster.md). `release_lost` counts calls as not billed that were in flight when
+        (docs/gpus.md). `release_lost` counts calls as not billed that were in flight when
         earlier runs were killed. Interrupted, it waits for the calls in progress, keeps what they
         answer, and raises KeyboardInterrupt; a second interrupt drops them. Run it again to resume.
         """

@@ -14,6 +14,7 @@ from ponder.core import (
     Attempt,
     Bill,
     Completion,
+    Ended,
     Message,
     Model,
     ModelFailure,
@@ -22,21 +23,22 @@ from ponder.core import (
     Request,
     Retry,
     Spend,
+    Task,
     UserError,
     error_at,
     token_limit,
 )
-from ponder.core.capabilities import Served, grades_slowly, history_message
+from ponder.core.capabilities import FromLog, Served, grade_turns, grades_slowly, history_message
 from ponder.core.text import encodable
 from ponder.run.caps import Claim, Ledger
 from ponder.run.executors import Executor
-from ponder.run.grading import graded
 from ponder.run.interrupt import Stop, Stopped
 from ponder.run.prepare import Preparations
-from ponder.run.run_stats import LONGEST_REASON, Tally
-from ponder.store.store import Done, Store
+from ponder.run.progress import LONGEST_REASON, Tally
+from ponder.store.store import Done, Store, reward_part
 from ponder.store.writer import Writer
 from ponder.study.cell import StudyCell
+from ponder.study.study import StudySpec
 
 if TYPE_CHECKING:
     from ponder.run.adaptive import Trial
@@ -269,3 +271,55 @@ def _storable(completion: Completion) -> Completion:
     if thinking is completion.thinking and answer is completion.answer:
         return completion
     return replace(completion, thinking=thinking, answer=answer)
+
+
+NOTES = ("empty reply", "content filter", "refusal")  # as models write them into `Completion.note`
+IMPORT_AGAIN = "`ponder import LOG --scorer NAME` takes another scorer of the log"
+
+
+def graded(task: Task, attempt: Attempt) -> Attempt:
+    """The attempt with its grade.
+
+    A truncated attempt is wrong: the user paid for it and got nothing.
+    """
+    grade = grade_turns(task, attempt.problem, [c.answer for c in attempt.completions])
+    truncated = any(c.stop == "length" for c in attempt.completions)
+    # A server that says why it gave no answer knows better than the grader. Of a stored attempt,
+    # its reason tells.
+    noted = attempt.completions[-1].note or (attempt.why if attempt.why in NOTES else "")
+    why = noted if grade.parsed is None else ""
+    ended: Ended = "right" if grade.correct else "wrong"
+    if truncated:
+        ended = "truncated"
+    elif grade.parsed is None:
+        ended = "unparsed"
+    details = {**grade.details, **_measured(attempt.completions), **reward_part(attempt.bill)}
+    return replace(attempt, ended=ended, why=why or grade.why, details=details)
+
+
+def _measured(turns: Sequence[Completion]) -> dict[str, float]:
+    """The model's measurements, averaged over the turns."""
+    names = dict.fromkeys(name for turn in turns for name in turn.measures)
+    return {name: sum(t.measures.get(name, 0.0) for t in turns) / len(turns) for name in names}
+
+
+def grade_again(study: StudySpec, store: Store) -> int:
+    """Grade the stored answers of a study again with the current graders; returns how many grades
+    changed.
+    """
+    changed = 0
+    cells = [cell for cell in study.cells if not isinstance(cell.task, FromLog)]
+    if not cells:
+        raise UserError(
+            "these attempts were graded by the program whose log they come from", hint=IMPORT_AGAIN
+        )
+    for cell in cells:
+        changes = [
+            done._replace(attempt=new)
+            for done in store.attempts(cell)
+            if done.attempt.ended != "failed"
+            and (new := graded(cell.task, done.attempt)) != done.attempt
+        ]
+        store.regrade(changes)
+        changed += len(changes)
+    return changed

@@ -12,6 +12,11 @@ until the first bill of a server is seen, only one call to it is in progress.
 Conversations are reserved turn by turn. So that a cap doesn't leave a hundred of them half
 finished, a new one starts only if there is room for the rest of those in progress too, at what
 finished ones took on average.
+
+Preparations, such as training on a teacher's samples, pay from the same ledger, through a till.
+In the run's own process each call of theirs is reserved like the turn of an attempt. Another
+process (`--jobs`, `--ray`) can't see the ledger: it gets an allowance, all of which counts as in
+progress, and keeps a ledger of its own under it. At its end the run counts what was spent.
 """
 
 from __future__ import annotations
@@ -19,14 +24,16 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from ponder.core import Bill, ModelFailure, Prices, Spend, UserError
+from ponder.core import Bill, ModelFailure, Prices, Retry, Spend, UserError
 from ponder.store.store import Recorded, Store
 from ponder.study.cell import StudyCell
 from ponder.study.study import StudySpec
+
+T = TypeVar("T")
 
 
 class Money(NamedTuple):
@@ -447,3 +454,109 @@ def opened_ledger(study: StudySpec, store: Store) -> Ledger:
         return Ledger(study.max_tokens, study.max_cost)
     before, held = Money(*store.spent_by_runs(study.name)), Money(*store.held_by_runs(study.name))
     return Ledger(study.max_tokens, study.max_cost, before, held)
+
+
+class Account(NamedTuple):
+    """What another process has spent of its allowance."""
+
+    spent: Money = NOTHING  # `lost` included
+    lost: Money = NOTHING
+    lost_calls: int = 0
+    refused: Money | None = None  # the first call for which there was no room
+    overbilled: str = ""
+
+
+async def _unrecorded() -> None:
+    pass
+
+
+def _unheard(retry: Retry) -> None:
+    pass
+
+
+@dataclass
+class LedgerTill:
+    """Pays from a ledger in the same event loop."""
+
+    ledger: Ledger
+    # puts on record what is held, before a call is sent
+    record: Callable[[], Awaitable[None]] = _unrecorded
+    on_retry: Callable[[Retry], None] = _unheard
+    _claims: dict[int, Claim] = field(default_factory=dict)
+
+    async def reserve(
+        self, call: int, model: str, limit: Spend | None, prices: Prices | None, server: str = ""
+    ) -> bool:
+        self._check(model, limit)
+        claim = self.ledger.open(prices, server=server, preparing=True)
+        try:
+            granted = not self.ledger.capped and await self.ledger.reserve(claim, limit)
+            if granted and self.ledger.limited:
+                await self.record()
+        except BaseException:
+            self.ledger.close(claim)
+            raise
+        if granted:
+            self._claims[call] = claim
+        return granted
+
+    def _check(self, model: str, limit: Spend | None) -> None:
+        """Raise `UserError` for a call that no cap can hold: before it is sent."""
+        if self.ledger.limited and limit is None:
+            key = "max_cost" if self.ledger.max_tokens is None else "max_tokens"
+            what = f"{key} can't be kept: a reply of `{model}`, which a method asks, has no limit"
+            raise UserError(what, hint="give it a `budget`, in completion tokens")
+
+    def settle(self, call: int, bill: Bill | None) -> None:
+        claim = self._claims.pop(call)
+        self.ledger.settle(claim, bill)
+        self.ledger.close(claim)
+
+    def lose(self, call: int, spend: Spend) -> None:
+        self.ledger.lose(self._claims[call], spend)
+
+    def retried(self, retry: Retry) -> None:
+        self.on_retry(retry)
+
+    def has_room(self) -> bool:
+        return self.ledger.has_room()
+
+    def account(self) -> Account:
+        ledger = self.ledger
+        return Account(
+            ledger.spent, ledger.lost, ledger.lost_calls, ledger.refused, ledger.overbilled
+        )
+
+
+@dataclass
+class LoopTill:
+    """Pays from the ledger of another thread's event loop."""
+
+    till: LedgerTill
+    loop: asyncio.AbstractEventLoop
+
+    async def reserve(
+        self, call: int, model: str, limit: Spend | None, prices: Prices | None, server: str = ""
+    ) -> bool:
+        reserved = asyncio.run_coroutine_threadsafe(
+            self.till.reserve(call, model, limit, prices, server), self.loop
+        )
+        return await asyncio.wrap_future(reserved)
+
+    def _there(self, work: Callable[..., T], *arguments: Any) -> T:
+        async def done() -> T:
+            return work(*arguments)
+
+        return asyncio.run_coroutine_threadsafe(done(), self.loop).result()
+
+    def settle(self, call: int, bill: Bill | None) -> None:
+        self._there(self.till.settle, call, bill)
+
+    def lose(self, call: int, spend: Spend) -> None:
+        self._there(self.till.lose, call, spend)
+
+    def retried(self, retry: Retry) -> None:
+        self._there(self.till.retried, retry)
+
+    def has_room(self) -> bool:
+        return self._there(self.till.has_room)

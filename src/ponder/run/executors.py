@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from ponder.core import Method, Model, Progress, UserError
 
 if TYPE_CHECKING:
-    from ponder.run.caps import Money
-    from ponder.run.paying import Account
+    from ponder.run.caps import Account, Money
     from ponder.study.cell import Resources, StudyCell
 
 Report = Callable[["Progress | Account"], None]

@@ -34,8 +34,11 @@ from ponder.core.metering import METER, CapReached, Meter
 from ponder.core.wrapped import server_of
 from ponder.run.caps import (
     NOTHING,
+    Account,
     Claim,
     Ledger,
+    LedgerTill,
+    LoopTill,
     Money,
     check,
     currency,
@@ -44,9 +47,7 @@ from ponder.run.caps import (
 )
 from ponder.run.executors import Executor
 from ponder.run.interrupt import Stop, Stopped
-from ponder.run.paying import Account, LedgerTill, LoopTill
-from ponder.run.run_stats import Tally
-from ponder.run.summary import cap_reached
+from ponder.run.progress import Tally, cap_reached
 from ponder.store.store import Store
 from ponder.study.cell import Resources, StudyCell
 from ponder.study.study import StudySpec
@@ -259,7 +260,7 @@ class Preparations:
                 what = f"`{method.title()}` was made, but {min(missing)} is not there"
                 raise UserError(
                     what,
-                    hint="$PONDER_MODELS must be on storage that every node shares: docs/cluster.md",
+                    hint="$PONDER_MODELS must be on storage that every node shares: docs/gpus.md",
                 )
             await asyncio.sleep(0.5)
 

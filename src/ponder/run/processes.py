@@ -20,7 +20,7 @@ from typing import IO
 from ponder.core import Method, Model, UserError
 from ponder.run.caps import Money
 from ponder.run.executors import Report
-from ponder.run.pickling import making, packed
+from ponder.run.workers import making, packed
 from ponder.study.cell import Resources, StudyCell
 from ponder.training.launch import end_with_parent
 

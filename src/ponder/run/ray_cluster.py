@@ -34,11 +34,10 @@ from ponder.core.wrapped import innermost
 from ponder.models import models_folder
 from ponder.run.caps import Money
 from ponder.run.executors import Report
-from ponder.run.pickling import making, packed, sendable, unpacked
-from ponder.run.workers import Hosted, HostLost, received
+from ponder.run.workers import Hosted, HostLost, making, packed, received, sendable, unpacked
 from ponder.study.cell import Resources, StudyCell
 
-SHARED = "it must be on storage that every node shares: docs/cluster.md"
+SHARED = "it must be on storage that every node shares: docs/gpus.md"
 # a file in the folder of made models, by which a node knows that it sees the same folder
 MARK = "shared.id"
 MAX_LOSSES = 5  # of a preparation: nodes that died under it

@@ -20,11 +20,11 @@ from ponder.core import Attempt, Model, Served, UserError
 from ponder.core.wrapped import making_cost
 from ponder.run import caps
 from ponder.run.attempt import Job, Run, ask
+from ponder.run.caps import LedgerTill
 from ponder.run.executors import Executor
 from ponder.run.interrupt import Stop, Stopped
-from ponder.run.paying import LedgerTill
 from ponder.run.prepare import Preparations
-from ponder.run.run_stats import Tally
+from ponder.run.progress import Tally
 from ponder.store.store import Store
 from ponder.store.writer import Writer
 from ponder.study.cell import StudyCell

@@ -19,9 +19,8 @@ from ponder.run import progress
 from ponder.run.executors import Executor, executing
 from ponder.run.interrupt import Stop
 from ponder.run.plan import counts, slow_warning
+from ponder.run.progress import Tally, summary
 from ponder.run.run import run
-from ponder.run.run_stats import Tally
-from ponder.run.summary import summary
 from ponder.store.store import Store
 from ponder.study.cell import StudyCell
 from ponder.study.study import StudySpec

@@ -1,5 +1,4 @@
-"""How much training seeds add to the interval of a variant's mean, and of the difference between
-two variants.
+"""How much training seeds add to the interval of a variant's mean, or of a difference of two.
 
 Each trained variant is a table of training seeds × problems. The variance between its seeds' means
 has two parts: what training adds, and the interaction of seeds with problems, which the interval
@@ -28,7 +27,7 @@ LEAST_ARMS = 4  # variants of one recipe from which their seeds may be pooled
 class Spread:
     """The variance of a variant's mean that is due to its training seeds."""
 
-    # without the interaction of seeds and problems; below zero if that explains more than all
+    # without the interaction of seeds and problems; below zero if that exceeds the total
     training: float
     total: float  # of the seeds' means
     freedom: int  # 0: a single seed, which shows no variance
@@ -45,38 +44,46 @@ class PooledSeeds:
     arms: int
 
     def spread(self, fraction: float, seeds: int) -> Spread:
-        """Of a variant with this accuracy and so many seeds."""
+        """Return the spread of a variant with this accuracy and this many seeds.
+
+        By the delta method, Var(p) = (p·(1 - p))² · Var(log odds).
+        """
         scale = (fraction * (1 - fraction)) ** 2 / seeds
         return Spread(scale * self.training, scale * self.total, self.freedom, self)
 
 
 def spread(cells: Floats) -> Spread:
-    """Of the mean of `cells`, seeds × problems."""
+    """Return the spread of the mean of `cells`, seeds × problems, from a two-way layout."""
     seeds, problems = cells.shape
     if seeds < 2 or problems < 2:
         return Spread(0.0, 0.0, 0)
-    apart = cells.mean(axis=1) - cells.mean()
-    rest = cells - cells.mean(axis=0) - apart[:, None]
-    interaction = float((rest**2).sum()) / (problems - 1) / problems
-    seen = float(apart @ apart)
-    each = (seeds - 1) * seeds
-    return Spread((seen - interaction) / each, seen / each, seeds - 1)
+    deviations = cells.mean(axis=1) - cells.mean()
+    residuals = cells - cells.mean(axis=0) - deviations[:, None]
+    interaction = float((residuals**2).sum()) / (problems - 1) / problems
+    squares = float(deviations @ deviations)
+    scale = (seeds - 1) * seeds
+    return Spread((squares - interaction) / scale, squares / scale, seeds - 1)
 
 
 def pooled(arms: Sequence[Floats]) -> PooledSeeds | None:
-    """The spread of all arms together, each 0 or 1 by seeds × problems; None if fewer than four
-    have two seeds.
+    """Return the spread of all arms together, each a 0/1 array of seeds × problems.
+
+    Return None if fewer than four have two seeds.
     """
-    several = [cells for cells in arms if min(cells.shape) > 1 and 0 < cells.mean() < 1]
-    if len(several) < LEAST_ARMS:
+    repeated = [cells for cells in arms if min(cells.shape) > 1 and 0 < cells.mean() < 1]
+    if len(repeated) < LEAST_ARMS:
         return None
-    training = total = 0.0
-    for cells in several:
-        own, fraction = spread(cells), float(cells.mean())
-        weight = own.freedom * len(cells) / (fraction * (1 - fraction)) ** 2
-        training, total = training + weight * own.training, total + weight * own.total
-    freedom = sum(len(cells) - 1 for cells in several)
-    return PooledSeeds(training / freedom, total / freedom, freedom, len(several))
+    training = 0.0
+    total = 0.0
+    freedom = 0
+    for cells in repeated:
+        arm = spread(cells)
+        fraction = float(cells.mean())
+        weight = arm.freedom * len(cells) / (fraction * (1 - fraction)) ** 2
+        training += weight * arm.training
+        total += weight * arm.total
+        freedom += arm.freedom
+    return PooledSeeds(training / freedom, total / freedom, freedom, len(repeated))
 
 
 def widened(
@@ -87,38 +94,33 @@ def widened(
     most: float,
     times: float = 1.0,
 ) -> Estimate:
-    """An interval over problems, widened by what seeds add.
+    """Widen an interval over problems by what training seeds add, within `least` and `most`.
 
-    `times` multiplies their part, for a simultaneous band.
+    `times` multiplies the seeds' part, for a simultaneous band.
     """
-    training, total = (times * half for half in _halves(spreads, level))
+    repeated = [s for s in spreads if s.freedom]
+    training = times * _half_width(repeated, [max(0.0, s.training) for s in repeated], level)
+    total = times * _half_width(repeated, [s.total for s in repeated], level)
     if not total:
         return over_problems
     value = over_problems.value
-    below, above = (
-        max(math.hypot(half, training), total)
-        for half in (value - over_problems.low, over_problems.high - value)
-    )
+    below = max(math.hypot(value - over_problems.low, training), total)
+    above = max(math.hypot(over_problems.high - value, training), total)
     return replace(over_problems, low=max(least, value - below), high=min(most, value + above))
 
 
-def _halves(spreads: Sequence[Spread], level: float) -> tuple[float, float]:
-    """Half the width that training adds, and half the width of Student's t over the seeds' means
-    alone.
-    """
-    several = [s for s in spreads if s.freedom]
-    training, total = [max(0.0, s.training) for s in several], [s.total for s in several]
-    return _half(several, training, level), _half(several, total, level)
-
-
-def _half(spreads: Sequence[Spread], variances: Sequence[float], level: float) -> float:
+def _half_width(spreads: Sequence[Spread], variances: Sequence[float], level: float) -> float:
+    """Return half the width of Student's t interval of a sum with these variances, one per arm."""
     variance = math.fsum(variances)
     if not variance:
         return 0.0
     # Two arms of one pool share one estimate, so they don't add up to twice its degrees of freedom.
-    arms: dict[PooledSeeds | int, float] = {}
-    freedom = {s.pool or i: s.freedom for i, s in enumerate(spreads)}
-    for i, (s, v) in enumerate(zip(spreads, variances, strict=True)):
-        arms[s.pool or i] = arms.get(s.pool or i, 0.0) + v
-    welch = variance**2 / math.fsum(v**2 / freedom[arm] for arm, v in arms.items())
+    by_estimate: dict[PooledSeeds | int, float] = {}
+    freedom: dict[PooledSeeds | int, int] = {}
+    for i, (s, arm_variance) in enumerate(zip(spreads, variances, strict=True)):
+        estimate = s.pool or i
+        freedom[estimate] = s.freedom
+        by_estimate[estimate] = by_estimate.get(estimate, 0.0) + arm_variance
+    terms = [v**2 / freedom[estimate] for estimate, v in by_estimate.items()]
+    welch = variance**2 / math.fsum(terms)
     return t_quantile((1 + level) / 2, welch) * math.sqrt(variance)

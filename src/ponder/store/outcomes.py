@@ -11,11 +11,15 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType, NoneType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ponder.core import CountedBy, Outcome
+from ponder.core.capabilities import equal_answers, parse_answer
 from ponder.store.schema import ended, verify_attempt
 from ponder.study.cell import StudyCell
+
+if TYPE_CHECKING:
+    from ponder.store.store import Store
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 MOST_VALUES = 50_000  # that are remembered, of each kind
@@ -163,3 +167,43 @@ def _one(known: dict[Value, Value], value: Value) -> Value:
     if len(known) < MOST_VALUES:
         known[value] = value
     return value
+
+
+def with_ballots(store: Store, cells: Sequence[StudyCell]) -> list[Outcome]:
+    """The outcomes of these cells. Samples of a problem with the same answer have the same
+    `details["ballot"]`.
+
+    Unparsed and truncated samples have none, nor do conversations: a vote on their last turn would
+    say little.
+    """
+    outcomes = []
+    alone: dict[int, Details] = {}  # the details of attempts that have no other
+    with store.snapshot():
+        for cell in cells:
+            votes = dict(_votes(store, cell)) if cell.quota.samples > 1 else {}
+            for o in store.outcomes([cell]):
+                vote = votes.get((o.problem, o.sample))
+                if vote is None:
+                    outcomes.append(o)
+                elif o.details:
+                    outcomes.append(o._replace(details={**o.details, "ballot": vote}))
+                else:
+                    outcomes.append(
+                        o._replace(details=alone.setdefault(vote, Details(("ballot",), (vote,))))
+                    )
+    return outcomes
+
+
+def _votes(store: Store, cell: StudyCell) -> Iterator[tuple[tuple[str, int], int | None]]:
+    for problem, samples in store.answers(cell):
+        if len(problem.turns) > 1:
+            continue
+        # Apart, so that no comparison of two spellings can put a right answer and a wrong one
+        # together.
+        right, wrong = (
+            [(n, answer) for n, ok, answer in samples if ok == correct] for correct in (True, False)
+        )
+        for first, part in ((0, right), (len(right), wrong)):
+            parsed = [parse_answer(cell.task, problem, answer) for _, answer in part]
+            for (sample, _), vote in zip(part, equal_answers(cell.task, parsed), strict=True):
+                yield (problem.id, sample), None if vote is None else first + vote

@@ -149,7 +149,7 @@ class StudySpec:
     ) -> Self:
         """Check the content of a study file and build the study. `where` names the file in errors.
 
-        Without a folder its plugins can't be files, as befits a study that is read from a store.
+        Without a folder it can't name files: it is read from a store, which may be somebody else's.
         """
         if folder is None:
             content = _from_store(content)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +165,7 @@ def import_logs(
     out.write_text(_study(files, judges, models, problems), "utf-8")
     study = Study.load(str(out))
     with Store(store, lock=True) as opened:
-        opened.record_study(_absolute(study))
+        opened.record_study(study)
         for task, judge in judges.items():
             cells = [cell for cell in study.cells if cell.task.title() == task]
             for label, model in models.items():
@@ -337,17 +337,6 @@ def _study(
 
 def _table(kind: str, table: Mapping[str, Any]) -> list[str]:
     return ["", f"[[{kind}]]", *(f"{key} = {toml(value)}" for key, value in table.items())]
-
-
-def _absolute(study: Study) -> Study:
-    """The study with whole paths, so that `ponder view` can show it without its file, from
-    anywhere.
-    """
-    tasks = [
-        {**table, "file": str(((study.folder or Path()) / table["file"]).absolute())}
-        for table in study.task
-    ]
-    return replace(study, task=tasks)
 
 
 def _store(

@@ -29,10 +29,10 @@ from starlette.routing import Route
 from ponder import __version__
 from ponder.core import UserError
 from ponder.results.charts import DrawnFigure
-from ponder.results.document import ASSETS, asset, templates
+from ponder.results.html_pages import ASSETS, asset, templates
 from ponder.results.study import Study
-from ponder.results.view import comparison, pages
-from ponder.results.view.estimates import Asked, Estimates, asked
+from ponder.results.view import pages
+from ponder.results.view.estimates import Estimates, FigureRequest, figure_request
 from ponder.results.view.queries import Query, chosen_cells
 from ponder.results.view.stores import ViewedStore
 from ponder.results.view.studies import ViewedStudy, progress, study_named
@@ -142,21 +142,23 @@ class View:
             **values,
         )
 
-    def _of_download(self, study: ViewedStudy, request: Request) -> Asked:
+    def _of_download(self, study: ViewedStudy, request: Request) -> FigureRequest:
         """The figures that a download is from: the study's, or, if two models are named, their
         comparison.
         """
         given = request.query_params
-        two = comparison.pair(study, given["a"], given["b"]) if {"a", "b"} <= given.keys() else None
+        two = (
+            pages.chosen_pair(study, given["a"], given["b"]) if {"a", "b"} <= given.keys() else None
+        )
         return (
-            comparison.question(study, two)
+            pages.pair_question(study, two)
             if two
             else self._question(study, Query.read(request.url.query))
         )
 
-    def _question(self, study: ViewedStudy, query: Query) -> Asked:
+    def _question(self, study: ViewedStudy, query: Query) -> FigureRequest:
         cells, _ = chosen_cells(study, query.chosen)
-        return asked(study, None if len(cells) == len(study.cells) else sorted(cells))
+        return figure_request(study, None if len(cells) == len(study.cells) else sorted(cells))
 
     def figures(self, request: Request) -> Response:
         study, query = self._study(request), Query.read(request.url.query).of_cells()
@@ -184,16 +186,16 @@ class View:
 
     def compare(self, request: Request) -> Response:
         study, given = self._study(request), request.query_params
-        two = comparison.pair(study, given.get("a", ""), given.get("b", ""))
+        two = pages.chosen_pair(study, given.get("a", ""), given.get("b", ""))
         if two is None:
             raise UserError("this study has only one model", hint="a comparison needs two")
-        ready = self.estimates.ready(comparison.question(study, two))
+        ready = self.estimates.ready(pages.pair_question(study, two))
         figures = self._compared(study, two, ready) if ready is not None else None
         values: dict[str, Any] = {
-            "command": comparison.command(study, two),
+            "command": pages.compare_command(study, two),
             "two": two,
-            "variants": comparison.variants(study),
-            "kinds": comparison.differing(study, two),
+            "variants": pages.variant_names(study),
+            "kinds": pages.disagreements(study, two),
         }
         return self._render(
             "view/compare.html",
@@ -205,16 +207,16 @@ class View:
 
     @staticmethod
     def _compared(
-        study: ViewedStudy, two: comparison.Pair, drawn: Sequence[DrawnFigure]
+        study: ViewedStudy, two: pages.Pair, drawn: Sequence[DrawnFigure]
     ) -> list[dict[str, Any]]:
-        return pages.figures(study, comparison.query(two), drawn, f"?{urlencode(two._asdict())}")
+        return pages.figures(study, pages.pair_query(two), drawn, f"?{urlencode(two._asdict())}")
 
     def compared(self, request: Request) -> Response:
         study, given = self._study(request), request.query_params
-        two = comparison.pair(study, given.get("a", ""), given.get("b", ""))
+        two = pages.chosen_pair(study, given.get("a", ""), given.get("b", ""))
         if two is None:
             raise HTTPException(404, "there is nothing to compare")
-        drawn = self.estimates.figures(comparison.question(study, two))
+        drawn = self.estimates.figures(pages.pair_question(study, two))
         return self._render("figures.html", study=study, figures=self._compared(study, two, drawn))
 
     def picture(self, request: Request) -> Response:

@@ -1,9 +1,8 @@
 """Figures for the page, estimated in a process of their own and kept until the store changes.
 
-That process holds the outcomes of the last study asked for, so that a filter redraws without
-reading the store again. The server stays small and answers other requests meanwhile. Filters choose
-whole cells before anything is estimated: every number has the interval that these attempts alone
-allow.
+That process holds the outcomes of the last study, so that a filter redraws without reading the
+store again. The server stays small and answers other requests meanwhile. Filters choose whole cells
+before anything is estimated: every number has the interval that these attempts alone allow.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import os
 import signal
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context, parent_process
@@ -21,18 +20,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ponder.core import Tables, UserError
-from ponder.results.charts import DrawnFigure, draw_figure
+from ponder.results.charts import DrawnFigure
 
 if TYPE_CHECKING:
-    from ponder.core import Figure, Outcome
     from ponder.results.results import Results
     from ponder.results.view.studies import ViewedStudy
 
-KEPT = 40  # sets of figures
+MOST_KEPT = 40  # sets of figures that are remembered
 
 
-class Asked(NamedTuple):
-    """What to estimate: enough to make the study again in another process."""
+class FigureRequest(NamedTuple):
+    """Which figures to estimate: enough to make the study again in another process."""
 
     store: Path
     version: tuple[int, int]
@@ -42,74 +40,81 @@ class Asked(NamedTuple):
     cells: tuple[bytes, ...] | None = None  # their keys; None: all
 
 
-def asked(
+def figure_request(
     study: ViewedStudy, cells: Sequence[int] | None, figures: Sequence[dict[str, Any]] | None = None
-) -> Asked:
-    """The question for a study, or for some of its cells, with its own figures or others."""
+) -> FigureRequest:
+    """Return the request for a study, or for some of its cells, with its own figures or others."""
     assert study.study is not None
     table = study.study.resolved()
     table.pop("name")
     if figures is not None:
         table["figure"] = figures
-    keys = None if cells is None else tuple(study.cells[n].key for n in sorted(cells))
-    tables = json.dumps(table, default=str)
+    keys = None
+    if cells is not None:
+        keys = tuple(study.cells[number].key for number in sorted(cells))
     folder = study.study.folder
     if folder is not None:
         folder = folder.resolve()
-    return Asked(study.store.path.resolve(), study.version, tables, study.name, folder, keys)
+    tables = json.dumps(table, default=str)
+    store = study.store.path.resolve()
+    return FigureRequest(store, study.version, tables, study.name, folder, keys)
 
 
 class Estimates:
-    """Asks the other process, and remembers what it said."""
+    """Estimates figures in another process, and remembers the last ones."""
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
         self._lock = threading.Lock()
-        self._known: OrderedDict[Asked, Future[list[DrawnFigure]]] = OrderedDict()
+        self._requested: OrderedDict[FigureRequest, Future[list[DrawnFigure]]] = OrderedDict()
 
     def warm(self) -> None:
         """Start the process before anybody waits for it."""
-        self._submit(_warm)
+        self._submit(_import_figures)
 
-    def ready(self, question: Asked) -> list[DrawnFigure] | None:
-        """The figures, if they are known."""
+    def ready(self, request: FigureRequest) -> list[DrawnFigure] | None:
+        """Return the figures if they are estimated already."""
         with self._lock:
-            known = self._known.get(question)
-        return known.result() if known and known.done() and not known.exception() else None
+            future = self._requested.get(request)
+        if future is None or not future.done() or future.exception():
+            return None
+        return future.result()
 
-    def figures(self, question: Asked) -> list[DrawnFigure]:
-        """The figures; waits for them."""
+    def figures(self, request: FigureRequest) -> list[DrawnFigure]:
+        """Return the figures; wait for them."""
         with self._lock:
-            known = self._known.get(question)
-            if known is None or (known.done() and known.exception()):
-                known = self._known[question] = self._submit(_figures, question)
-                while len(self._known) > KEPT:
-                    self._known.popitem(last=False)
-        return known.result()
+            future = self._requested.get(request)
+            if future is None or (future.done() and future.exception()):
+                future = self._submit(_figures, request)
+                self._requested[request] = future
+                while len(self._requested) > MOST_KEPT:
+                    self._requested.popitem(last=False)
+        return future.result()
 
-    def picture(self, question: Asked, figure: str, ending: str) -> bytes:
-        """A figure as SVG, PNG or PDF, drawn by Vega in a process that ends with it: it takes 150
-        MB.
+    def picture(self, request: FigureRequest, name: str, ending: str) -> bytes:
+        """Return a figure as SVG, PNG or PDF.
+
+        Vega draws it in a process that ends with it: it takes 150 MB.
         """
-        spec = next((one.spec for one in self.figures(question) if one.name == figure), None)
-        if spec is None:
-            raise UserError(f"there is no figure {figure}")
-        with _pool() as pool:
-            return pool.submit(_picture, spec, ending).result()
+        for figure in self.figures(request):
+            if figure.name == name and figure.spec is not None:
+                with _new_pool() as pool:
+                    return pool.submit(_picture, figure.spec, ending).result()
+        raise UserError(f"there is no figure {name}")
 
-    def table(self, question: Asked, figure: str, table: str) -> str:
-        """A whole table of a figure as CSV."""
-        written: str = self._submit(_table, question, figure, table).result()
-        return written
+    def table(self, request: FigureRequest, figure: str, table: str) -> str:
+        """Return a whole table of a figure as CSV."""
+        text: str = self._submit(_table, request, figure, table).result()
+        return text
 
-    def _submit(self, work: Any, *values: Any) -> Future[Any]:
+    def _submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
         if self._pool is None:
-            self._pool = _pool()
+            self._pool = _new_pool()
         try:
-            return self._pool.submit(work, *values)
+            return self._pool.submit(work, *arguments)
         except BrokenProcessPool:  # it was killed, for want of memory perhaps: a new one
-            self._pool = _pool()
-            return self._pool.submit(work, *values)
+            self._pool = _new_pool()
+            return self._pool.submit(work, *arguments)
 
     def close(self) -> None:
         if self._pool:
@@ -118,14 +123,14 @@ class Estimates:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _pool() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, get_context("spawn"), _begin)
+def _new_pool() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, get_context("spawn"), _start_process)
 
 
 # From here on, in the other process.
 
 
-def _begin() -> None:
+def _start_process() -> None:
     """Leave Ctrl-C to the server, and end with it, however it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     server = parent_process()
@@ -138,74 +143,76 @@ def _begin() -> None:
     threading.Thread(target=follow, daemon=True).start()
 
 
-class _Held(NamedTuple):
-    """The last study that was read, and the last figures that were estimated."""
+class _LastRead(NamedTuple):
+    """The last study that was read."""
 
-    asked: Asked | None = None
+    request: FigureRequest | None = None  # for all of its cells
     results: Results | None = None
 
 
-_held = _Held()
-_tables: dict[Asked, dict[str, Tables]] = {}
+_last_read = _LastRead()
+_tables: dict[FigureRequest, dict[str, Tables]] = {}  # of the last figures, by their names
 
 
-def _warm() -> None:
+def _import_figures() -> None:
     import ponder.figures
-    import ponder.store.equal_answers  # noqa: F401
+    import ponder.store.outcomes  # noqa: F401
 
 
-def _outcomes(question: Asked) -> tuple[dict[str, Figure], Sequence[Outcome]]:
-    """Return the figures and outcomes that are asked for; those of the whole study stay in memory."""
+def _results(request: FigureRequest) -> Results:
+    """Return the results of a study, whose outcomes stay in memory until another is requested."""
     from ponder.results.results import Results
     from ponder.results.study import Study
 
-    global _held  # noqa: PLW0603 the memory of this process
-    whole = question._replace(cells=None)
-    if _held.asked != whole or _held.results is None:
-        _held = _Held()
-        table = json.loads(question.study)
+    global _last_read  # noqa: PLW0603 the memory of this process
+    for_all_cells = request._replace(cells=None)
+    if _last_read.request != for_all_cells or _last_read.results is None:
+        _last_read = _LastRead()  # frees its memory first
         study = Study.from_table(
-            table, name=question.name, where=f"{question.name}.toml", folder=question.folder
+            json.loads(request.study),
+            name=request.name,
+            where=f"{request.name}.toml",
+            folder=request.folder,
         )
-        _held = _Held(whole, Results(study, question.store))
-    assert _held.results is not None
-    figures = _held.results.figures
-    outcomes = _held.results.outcomes_for(figures.values())
-    if question.cells is None:
-        return figures, outcomes
-    chosen = set(question.cells)
-    return figures, [o for o in outcomes if o.cell.key in chosen]
+        _last_read = _LastRead(for_all_cells, Results(study, request.store))
+    assert _last_read.results is not None
+    return _last_read.results
 
 
-def _figures(question: Asked) -> list[DrawnFigure]:
+def _figures(request: FigureRequest) -> list[DrawnFigure]:
     _tables.clear()
-    figures, outcomes = _outcomes(question)
-    if not any(o.answered for o in outcomes):
-        return [DrawnFigure(name, error="no attempt has an answer yet") for name in figures]
-    return [_figure(question, name, figure, outcomes) for name, figure in figures.items()]
+    results = _results(request)
+    cells = None
+    if request.cells is not None:
+        cells = set(request.cells)
+    answered = any(
+        outcome.answered and (cells is None or outcome.cell.key in cells)
+        for outcome in results.outcomes_for(results.figures.values())
+    )
+    if not answered:
+        error = "no attempt has an answer yet"
+        return [DrawnFigure(name, error=error) for name in results.figures]
+    figures = []
+    for name in results.figures:
+        try:
+            figure = results.draw(name, cells)
+        except UserError as error:
+            figures.append(DrawnFigure(name, error=error.in_terminal()))
+        except Exception as error:  # one that can't be drawn must not hide the others
+            why = f"it can't be drawn from these attempts ({type(error).__name__}: {error})"
+            figures.append(DrawnFigure(name, error=why))
+        else:
+            _tables.setdefault(request, {})[name] = figure.tables or {}
+            figures.append(figure.first_rows())
+    return figures
 
 
-def _figure(question: Asked, name: str, figure: Any, outcomes: Sequence[Outcome]) -> DrawnFigure:
-    try:
-        drawn = draw_figure(name, figure, outcomes)
-    except UserError as error:
-        return DrawnFigure(name, error=error.in_terminal())
-    except (
-        Exception
-    ) as error:  # a figure that can't draw these few attempts must not hide the others
-        return DrawnFigure(
-            name, error=f"it can't be drawn from these attempts ({type(error).__name__}: {error})"
-        )
-    _tables.setdefault(question, {})[name] = drawn.tables or {}
-    return drawn.first_rows()
-
-
-def _table(question: Asked, figure: str, table: str) -> str:
+def _table(request: FigureRequest, figure: str, table: str) -> str:
     from ponder.results.export import csv_text
 
-    if question not in _tables:
-        _figures(question)
-    records = _tables.get(question, {}).get(figure, {}).get(table)
+    if request not in _tables:
+        _figures(request)
+    records = _tables.get(request, {}).get(figure, {}).get(table)
     if not records:
         raise UserError(f"there is no table {table} of {figure}")
     return csv_text(records)

@@ -17,7 +17,7 @@ import numpy as np
 
 from ponder.core import ENDINGS
 from ponder.results.charts import Group
-from ponder.results.view.index import (
+from ponder.results.view.stores import (
     FAILED,
     RIGHT,
     Index,

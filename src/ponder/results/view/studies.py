@@ -14,8 +14,7 @@ import numpy as np
 from ponder.core import ENDINGS, UserError
 from ponder.results.results import Results
 from ponder.results.study import Study
-from ponder.results.view.index import FAILED, OPEN, Index, Whole
-from ponder.results.view.stores import ViewedStore
+from ponder.results.view.stores import FAILED, OPEN, Index, ViewedStore, Whole
 from ponder.store.benchmark_digests import STORED_CELLS, hub_benchmarks, with_digests
 from ponder.store.file import DamagedStore
 from ponder.study.cell import StudyCell

@@ -1,5 +1,4 @@
-"""Finds the variants on the frontier of accuracy and tokens, and stops asking those that another
-surely dominates.
+"""Find the variants on the frontier of accuracy and tokens, and drop those that are dominated.
 
     design = Frontier(problems=400)
     while any(more := design.next(scores)):  # per variant: problems × (accuracy, tokens) so far
@@ -33,41 +32,43 @@ class Frontier:
     level: float = 0.95
 
     def next(self, scores: Sequence[Floats]) -> list[int]:
-        """Return how many more problems to ask of each variant; zeros when the frontier is clear or
-        all are asked.
+        """Return how many more problems to ask of each variant.
+
+        All are zero when the frontier is clear or all problems are asked.
         """
         done = max(len(score) for score in scores)
-        left, clear = self._analyse(scores)
+        remaining, clear = self._analyse(scores)
         if clear or done >= self.problems:
             return [0] * len(scores)
         more = until_next_analysis(self.problems, done)
-        return [more if keep else 0 for keep in left]
+        return [more if keep else 0 for keep in remaining]
 
     def left(self, scores: Sequence[Floats]) -> Bools:
         """Return which variants may be on the frontier."""
         return self._analyse(scores)[0]
 
     def _analyse(self, scores: Sequence[Floats]) -> tuple[Bools, bool]:
-        """Return the variants that this analysis leaves, and whether each is surely on their
-        frontier.
-        """
+        """Return the variants that remain, and whether each is surely on their frontier."""
         done = max(len(score) for score in scores)
-        left = np.array([len(score) == done for score in scores])
-        rows = np.array([score for score in scores if len(score) == done]).reshape(
-            left.sum(), done, 2
-        )
-        rows = rows[:, ~np.isnan(rows).any(axis=(0, 2))]
+        remaining = np.array([len(score) == done for score in scores])
+        rows = np.array([score for score in scores if len(score) == done])
+        rows = rows.reshape(remaining.sum(), done, 2)
+        rows = rows[:, ~np.isnan(rows).any(axis=(0, 2))]  # problems that all of them answered
         n = rows.shape[1]
         if n < FEWEST_PAIRS:
-            return left, False
-        bound = as_t(pocock(1 - (1 - self.level) / max(1, len(scores) - 1), 1), n)
+            return remaining, False
+        level = 1 - (1 - self.level) / max(1, len(scores) - 1)
+        bound = as_t(pocock(level, 1), n)
+        # In the matrices [i, j], variant j is compared with variant i.
         middle, error = smoothed_sums(*difference_sums(rows[:, :, 0]), n)
-        better = middle / error > bound  # [i, j]: j is surely more often right than i
-        more, squares = difference_sums(rows[:, :, 1] - rows[:, :, 1].mean())
-        spread = np.sqrt(np.maximum(squares - more**2 / n, 0.0) / (n - 1))
-        cheaper = -more / n > bound * spread / np.sqrt(n)  # j is surely cheaper than i
-        keep = ~(better & cheaper).any(axis=1)
-        left[left] = keep
-        # [i, j]: i is surely better than j in one of the two
-        beats = (better | cheaper).T[np.ix_(keep, keep)]
-        return left, bool((beats | np.eye(len(beats), dtype=np.bool_)).all())
+        surely_better = middle / error > bound
+        tokens = rows[:, :, 1]
+        extra_tokens, squares = difference_sums(tokens - tokens.mean())
+        spread = np.sqrt(np.maximum(squares - extra_tokens**2 / n, 0.0) / (n - 1))
+        surely_cheaper = -extra_tokens / n > bound * spread / np.sqrt(n)
+        keep = ~(surely_better & surely_cheaper).any(axis=1)
+        remaining[remaining] = keep
+        # The frontier is clear if each variant surely beats each other one in one of the two.
+        beats = (surely_better | surely_cheaper)[np.ix_(keep, keep)]
+        np.fill_diagonal(beats, True)
+        return remaining, bool(beats.all())

@@ -1,5 +1,4 @@
-"""Group sequential designs: compares two models, or measures each, and stops at one of ten interim
-analyses.
+"""Group sequential designs: compare two models, or measure each, with ten interim analyses.
 
     design = Paired(problems=400)
     while any(more := design.next(scores)):  # two arrays: the accuracy on each problem so far
@@ -65,34 +64,42 @@ class Paired:
             return ""
         middle, error = smoothed(differences)
         if self.margin is not None:
-            return (
-                "precise" if t_quantile((1 + self.level) / 2, n - 1) * error <= self.margin else ""
-            )
+            half = t_quantile((1 + self.level) / 2, n - 1) * error
+            return "precise" if half <= self.margin else ""
         bound = pocock(self.level, 2)
         z = abs(middle) / error
         if z > as_t(bound, n):
             return "clear"
         if self.effect and abs(middle) + as_t(bound, n) * error < self.effect:
             return "small"
+        if n < self.problems and self._conditional_power(z, error, n) < FUTILE:
+            return "futile"
+        return ""
+
+    def _conditional_power(self, z: float, error: float, n: int) -> float:
+        """Return the probability of a clear difference at the end, if the planned one is real.
+
+        With a fraction f of the information, the final z is normal with mean z·√f + planned·(1 - f)
+        and variance 1 - f (Jennison & Turnbull 2000, ch. 10).
+        """
         fraction = n / self.problems
-        planned = z_quantile(0.975) + z_quantile(POWER)
+        planned = z_quantile(0.975) + z_quantile(POWER)  # the expected z of all problems
         if self.effect:
             planned = self.effect / (error * math.sqrt(fraction))
-        short = bound - z * math.sqrt(fraction) - planned * (1 - fraction)
-        conditional_power = NormalDist().cdf(-short / math.sqrt(max(1 - fraction, 1e-9)))
-        return "futile" if conditional_power < FUTILE and n < self.problems else ""
+        lacking = pocock(self.level, 2) - z * math.sqrt(fraction) - planned * (1 - fraction)
+        return NormalDist().cdf(-lacking / math.sqrt(max(1 - fraction, 1e-9)))
 
     def difference(self, scores: Sequence[Floats]) -> Estimate:
-        """Return the first minus the second, with an interval that is valid whatever made the run
-        stop.
-        """
-        analyses = 1 if self.margin is not None else ANALYSES
+        """Return the first minus the second, with an interval valid whatever made the run stop."""
+        analyses = ANALYSES
+        if self.margin is not None:
+            analyses = 1
         return valid_difference(scores[0] - scores[1], self.level, analyses)
 
 
 @dataclass(frozen=True, slots=True)
 class Precise:
-    """Asks each cell, on its own, until its accuracy is known to within a margin."""
+    """Asks each cell, separately, until its accuracy is known to within a margin."""
 
     problems: int
     margin: float
@@ -117,40 +124,44 @@ class Precise:
         """Return the mean of the problems' scores with Wilson's interval."""
         answered = score[~np.isnan(score)]
         n = len(answered)
-        mean = float(answered.mean()) if n else math.nan
-        if n < 2:
+        if n == 0:
+            return Estimate(math.nan, 0.0, 1.0, n, n)
+        mean = float(answered.mean())
+        if n == 1:
             return Estimate(mean, 0.0, 1.0, n, n)
         attempts = n * self.samples
         rarer = int(min(np.count_nonzero(answered > 0), np.count_nonzero(answered < 1)))
-        worth = effective_sample(
-            mean, float(answered.var(ddof=1)) / n, attempts, n, rarer, self.level
-        )
-        return Estimate(mean, *wilson(mean, worth, self.level), attempts, n)
+        variance = float(answered.var(ddof=1)) / n
+        effective = effective_sample(mean, variance, attempts, n, rarer, self.level)
+        low, high = wilson(mean, effective, self.level)
+        return Estimate(mean, low, high, attempts, n)
 
 
 def valid_difference(differences: Floats, level: float, analyses: int = ANALYSES) -> Estimate:
     """Return the mean of paired differences with an interval that is valid at every analysis."""
     differences = differences[~np.isnan(differences)]
     n = len(differences)
-    return replace(bonett_price(differences, as_t(pocock(level, 2, analyses), n)), attempts=2 * n)
+    critical_value = as_t(pocock(level, 2, analyses), n)
+    return replace(bonett_price(differences, critical_value), attempts=2 * n)
 
 
 def analysis_sizes(problems: int, analyses: int = ANALYSES) -> list[int]:
     """Return how many problems each analysis has, the last all of them."""
-    return sorted(
-        {math.ceil(problems * k / analyses) for k in range(1, analyses + 1)} - {0, 1} | {problems}
-    )
+    sizes = {math.ceil(problems * k / analyses) for k in range(1, analyses + 1)}
+    return sorted(sizes - {0, 1} | {problems})
 
 
 def until_next_analysis(problems: int, done: int) -> int:
     """Return how many problems to ask after `done` of at most `problems`, until the next analysis."""
-    return next(size for size in analysis_sizes(problems) if size > done) - done
+    next_size = next(size for size in analysis_sizes(problems) if size > done)
+    return next_size - done
 
 
 @cache
 def pocock(level: float, sides: int, analyses: int = ANALYSES) -> float:
-    """Return the critical value that a running z-score of mean 0 crosses at no analysis with
-    probability `level`.
+    """Return the value that a running z-score of mean 0 stays below with probability `level`.
+
+    That is at all analyses (Pocock 1977), on one side or, in absolute value, on both.
     """
     low, high = 0.0, 8.0
     for _ in range(30):
@@ -163,15 +174,14 @@ def pocock(level: float, sides: int, analyses: int = ANALYSES) -> float:
 
 
 def as_t(value: float, problems: int) -> float:
-    """Return a critical value for a standard error estimated from this many problems: Student's t
-    of the same tail.
-    """
+    """Return Student's t of the same tail, for a standard error estimated from this many problems."""
     return t_quantile(NormalDist().cdf(value), max(1, problems - 1))
 
 
 def _inside(value: float, sides: int, analyses: int) -> float:
-    """Return the probability of no crossing, by Armitage's recursion with 64 Gauss-Legendre nodes
-    per analysis.
+    """Return the probability of no crossing, by the recursion of Armitage et al. (1969).
+
+    Each analysis is integrated with 64 Gauss-Legendre nodes.
     """
     nodes, weights = np.polynomial.legendre.leggauss(64)
     density = np.array([1.0])
@@ -181,11 +191,12 @@ def _inside(value: float, sides: int, analyses: int) -> float:
         top = value * math.sqrt(analysis)
         bottom = -top if sides == 2 else -8.0 * math.sqrt(analysis)
         next_position = (top - bottom) / 2 * nodes + (top + bottom) / 2
-        density = (density * node_widths) @ _normal(next_position - position[:, None])
+        transition = _normal_density(next_position - position[:, None])
+        density = (density * node_widths) @ transition
         position = next_position
         node_widths = (top - bottom) / 2 * weights
     return float(density @ node_widths)
 
 
-def _normal(x: Floats) -> Floats:
+def _normal_density(x: Floats) -> Floats:
     return np.asarray(np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi))
