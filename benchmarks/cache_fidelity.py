@@ -40,8 +40,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from ponder.core import Policy, Source
 from ponder.kvcache import CacheBudget, SelectCache, fidelity
-from ponder.models._gguf_packages import packaged
-from ponder.models._local_weights import as_folder
+from ponder.models._local_weights import as_folder, packaged
 from ponder.policies.expected_attention import ExpectedAttention
 from ponder.policies.h2o import H2o
 from ponder.policies.keydiff import Keydiff

@@ -141,9 +141,12 @@ def write_docs(rows: list[dict[str, Any]]) -> None:
     exact = sorted(
         {kind for (kind, _), text in summaries.items() if text.startswith("exact")} - bad
     )
-    listing = textwrap.fill(", ".join(f'"{kind}"' for kind in exact), 116, break_on_hyphens=False)
+    listing = textwrap.fill(", ".join(f'"{kind}"' for kind in exact), 96, break_on_hyphens=False)
     TESTED.write_text(
-        f'''"""The architectures on which pruned caches were found exact. Written by benchmarks/cache_matrix.py."""
+        f'''"""The architectures on which pruned caches were found exact.
+
+Written by benchmarks/cache_matrix.py.
+"""
 
 from __future__ import annotations
 

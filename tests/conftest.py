@@ -120,14 +120,14 @@ def running(folder: Path) -> Callable[..., AbstractContextManager[subprocess.Pop
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that endpoints have waited between tries; here they take no time."""
-    from ponder.models import endpoint
+    from ponder.models.endpoint import client
 
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
-    monkeypatch.setattr(endpoint, "sleep", sleep)
+    monkeypatch.setattr(client, "sleep", sleep)
     return waits
 
 

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ponder.core import Completion, Message, ModelFailure, Observer, Request, Retry
-from ponder.models.endpoint import Endpoint
+from ponder.core import Bill, Completion, Message, ModelFailure, Observer, Request, Retry
+from ponder.models.endpoint import Endpoint, chat
+from ponder.models.endpoint.reply import Reply, Usage
+from ponder.models.endpoint.reply import bill as reply_bill
 from ponder.tasks.chain_sum import ChainSum
 
 
@@ -16,6 +18,16 @@ def request(seed: int = 1) -> Request:
     task = ChainSum()
     problem = task.problem(2, seed)
     return Request(task, problem, (Message("user", problem.turns[0]),), seed)
+
+
+def texts(response: chat.ChatResponse) -> Reply:
+    """Return the reply in a response, without its token counts."""
+    return replace(chat.read(response), usage=Usage())
+
+
+def bill(usage: Any, reply: Reply, *arguments: Any, **more: Any) -> Bill:
+    """Return the bill of a reply with these token counts, as a server writes them."""
+    return reply_bill(replace(reply, usage=chat.read_usage(usage)), *arguments, **more)
 
 
 class _Watching(Observer):

@@ -333,7 +333,7 @@ def test_what_waits_for_a_connection_has_not_started(serve) -> None:
             asked = [asyncio.create_task(model.complete(request(s))) for s in range(2)]
             await asyncio.to_thread(served.wait, held=1)
             # a request is counted, and its timeout begins, when it is sent
-            started = len(model._rate_limit._charges)
+            started = len(model._client.rate_limit._charges)
             await asyncio.to_thread(served.release)
             await asyncio.gather(*asked)
             return started
@@ -573,7 +573,7 @@ def test_a_page_from_a_server_that_has_answered_is_waited_out(serve, slept, tmp_
         seen: list[Retry] = []
         async with Endpoint(id="m", url=serve().url, retries=1) as model:
             await model.complete(request(1))
-            model._servers.all[0].asked = URL(
+            model._client.servers.all[0].page = URL(
                 serve(always=200, text=PAGE, content_type="text/html").url + "/chat/completions"
             )
             with pytest.raises(ModelFailure, match=r"a web page.*\(2 tries\)"):

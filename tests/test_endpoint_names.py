@@ -10,7 +10,7 @@ import pytest
 from endpoint_calls import request, watched
 
 from ponder.models.endpoint import Endpoint
-from ponder.models.endpoint.served_names import MOST, ServedNames, alike
+from ponder.models.endpoint.servers import MAX_NAMES, ServedNames, alike
 
 STUDY = 'problems = 8\n[[task]]\nname = "chain_sum"\nsize = 2\n[[model]]\nname = "endpoint"\nid = "m"\nconcurrency = 4\n'
 
@@ -93,7 +93,7 @@ def test_servers_that_disagree_are_named(serve) -> None:
 
 def test_names_from_outside_are_limited() -> None:
     names = ServedNames("m")
-    assert sum(names.new("http://a", f"{n}") for n in range(1000)) == MOST
+    assert sum(names.new("http://a", f"{n}") for n in range(1000)) == MAX_NAMES
 
 
 def test_a_run_says_which_server_is_the_wrong_one(serve, write, ponder) -> None:

@@ -155,7 +155,7 @@ def test_what_a_try_counts_for(serve, faults, counted) -> None:
         async with model:
             with suppress(ModelFailure):
                 await model.complete(request())
-            (charge,) = model._rate_limit._charges
+            (charge,) = model._client.rate_limit._charges
             return "reserved" if 5000 < charge.tokens < 5200 else charge.tokens
 
     assert asyncio.run(once()) == counted

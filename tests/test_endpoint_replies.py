@@ -9,17 +9,20 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
-from endpoint_calls import ask, request, retries
+from endpoint_calls import ask, bill, request, retries
+from endpoint_calls import texts as read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from ponder.core import Bill, Completion, ModelFailure, Spend, UserError
-from ponder.models.endpoint import Endpoint, reply
-from ponder.models.endpoint.reply import Malformed, Said, bill, decode, load_tokenizer, read
+from ponder.models.endpoint import Endpoint, stream
+from ponder.models.endpoint.chat import decode
+from ponder.models.endpoint.counting import load_tokenizer
+from ponder.models.endpoint.reply import Malformed, Reply
 
 
-def said(message: Any, finish: Any = "stop", **more: Any) -> Said:
+def said(message: Any, finish: Any = "stop", **more: Any) -> Reply:
     return read(
         decode(
             json.dumps(
@@ -29,7 +32,7 @@ def said(message: Any, finish: Any = "stop", **more: Any) -> Said:
     )
 
 
-def said_in(reply: Any) -> Said:
+def said_in(reply: Any) -> Reply:
     return read(decode(json.dumps(reply).encode()))
 
 
@@ -96,7 +99,7 @@ def said_in(reply: Any) -> Said:
     ],
 )
 def test_thinking_and_answer_are_found(message, thinking, answer) -> None:
-    assert said(message) == Said(thinking, answer, "end", "")
+    assert said(message) == Reply(thinking, answer, "end", "")
 
 
 @pytest.mark.parametrize(
@@ -158,7 +161,7 @@ def test_a_byte_order_mark_and_other_choices_hide_nothing() -> None:
     assert read(decode(b"\xef\xbb\xbf" + json.dumps(reply).encode())).answer == "a"
     for other in (None, "b", 7, {"message": "b"}):
         more = {"choices": [*reply["choices"], other]}
-        assert read(decode(json.dumps(more).encode())) == Said("", "a", "end", "")
+        assert read(decode(json.dumps(more).encode())) == Reply("", "a", "end", "")
     assert read(decode(json.dumps({"choices": [None, *reply["choices"]]}).encode())).answer == "a"
 
 
@@ -202,7 +205,7 @@ def test_other_errors_are_no_answer(serve, error) -> None:
 
 
 def test_a_reply_that_is_too_long_is_not_asked_for_again(serve, slept, monkeypatch) -> None:
-    monkeypatch.setattr(reply, "MOST_BYTES", 1000)
+    monkeypatch.setattr(stream, "MAX_BYTES", 1000)
     seen, failure = retries(Endpoint(id="m", url=serve(thinking="x" * 2000).url))
     assert failure.startswith("the endpoint's reply is larger than")
     assert [(r.kind, r.billed, r.wait) for r in seen] == [("error", True, 0)]
@@ -224,11 +227,13 @@ def test_the_prompt_is_estimated_if_the_server_does_not_count_it(serve, tmp_path
     # a cap counts a token per byte
     assert answer.bill.answer_tokens + answer.bill.slack.completion_tokens == 40
     counted = {"completion_tokens": 12}
-    assert bill(counted, Said("", "a", "end", ""), 0.0, sent=50) == Bill(50, 0, 12, 0.0, "estimate")
-    assert bill(None, Said("t", "a", "end", ""), 0.0, len, 50) == Bill(50, 1, 1, 0.0, "estimate")
-    assert bill({"prompt_tokens": 7, **counted}, Said("", "a", "end", ""), 0.0, sent=50) == Bill(
-        7, 0, 12
+    assert bill(counted, Reply("", "a", "end", ""), 0.0, prompt_estimate=50) == Bill(
+        50, 0, 12, 0.0, "estimate"
     )
+    assert bill(None, Reply("t", "a", "end", ""), 0.0, len, 50) == Bill(50, 1, 1, 0.0, "estimate")
+    assert bill(
+        {"prompt_tokens": 7, **counted}, Reply("", "a", "end", ""), 0.0, prompt_estimate=50
+    ) == Bill(7, 0, 12)
 
 
 def test_counts_under_other_names() -> None:
@@ -237,7 +242,7 @@ def test_counts_under_other_names() -> None:
         "output_tokens": 120,
         "output_tokens_details": {"reasoning_tokens": 100},
     }
-    reply = Said("t", "a", "end", "")
+    reply = Reply("t", "a", "end", "")
     assert bill(usage, reply, 0.0) == Bill(40, 100, 20)
     cached = {**usage, "input_tokens_details": {"cached_tokens": 30}}
     assert bill(cached, reply, 0.0) == Bill(40, 100, 20, cached_tokens=30)
@@ -316,7 +321,7 @@ def test_a_number_of_any_length_is_read() -> None:
 @pytest.mark.parametrize("twelve", [12, 12.0, "12"])
 def test_a_count_may_be_written_in_other_ways(twelve) -> None:
     assert bill(
-        {"prompt_tokens": twelve, "completion_tokens": twelve}, Said("", "a", "end", ""), 0.0
+        {"prompt_tokens": twelve, "completion_tokens": twelve}, Reply("", "a", "end", ""), 0.0
     ) == Bill(12, 0, 12)
 
 
@@ -338,7 +343,7 @@ def test_bills(usage, thinking, answer, expected) -> None:
     counts = {"prompt_tokens": prompt, "completion_tokens": completion}
     if reasoning is not None:
         counts["completion_tokens_details"] = {"reasoning_tokens": reasoning}
-    assert bill(counts, Said(thinking, answer, "end", ""), 0.0) == expected
+    assert bill(counts, Reply(thinking, answer, "end", ""), 0.0) == expected
 
 
 SHAPES = [
@@ -378,7 +383,7 @@ def test_output_is_what_the_server_bills(serve, usage, expected, stream) -> None
     prompt, completion, reasoning, total = usage
     counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
     counts["completion_tokens_details"] = {"reasoning_tokens": reasoning}
-    told = bill(counts, Said("", "a", "end", ""), 0.0)
+    told = bill(counts, Reply("", "a", "end", ""), 0.0)
     assert (told.thinking_tokens, told.answer_tokens, told.counted_by) == (*expected, "server")
     assert told.prompt_tokens == int(prompt or 0)
     if total in (1520, 2500):
@@ -395,7 +400,7 @@ def test_a_reply_that_was_cut_while_thinking_is_billed_by_the_server(serve, tmp_
     """Gemini, as github.com/router-for-me/CLIProxyAPI/pull/5743 has it: thoughts, and no candidate."""
     usage = {"prompt_tokens": 21, "completion_tokens": 0, "total_tokens": 81}
     for counts in (usage, {**usage, "completion_tokens_details": {"reasoning_tokens": 60}}):
-        assert bill(counts, Said("", "", "length", ""), 0.0) == Bill(21, 60, 0)
+        assert bill(counts, Reply("", "", "length", ""), 0.0) == Bill(21, 60, 0)
         choice = {"message": {"content": ""}, "finish_reason": "length"}
         (tmp_path / "raw").write_text(json.dumps({"choices": [choice], "usage": counts}))
         (answer,) = ask(Endpoint(id="m", url=serve(raw_file=str(tmp_path / "raw")).url), 1)
@@ -403,7 +408,7 @@ def test_a_reply_that_was_cut_while_thinking_is_billed_by_the_server(serve, tmp_
 
 
 def test_a_split_that_the_server_leaves_open_keeps_its_sum() -> None:
-    texts = Said("x" * 300, "x" * 100, "end", "")
+    texts = Reply("x" * 300, "x" * 100, "end", "")
     only_total = {"prompt_tokens": 100, "total_tokens": 300}
     assert bill(only_total, texts, 0.0) == Bill(100, 150, 50, 0.0, "estimate")
     assert bill(only_total, texts, 0.0, lambda text: len(text) // 5) == Bill(
@@ -427,7 +432,7 @@ def test_a_split_that_the_server_leaves_open_keeps_its_sum() -> None:
 def test_cached_tokens_beside_the_prompt_are_not_output(cache) -> None:
     """A proxy that leaves them out of the prompt, and has them in the total."""
     usage = {"prompt_tokens": 10, "completion_tokens": 50, "total_tokens": 1060, **cache}
-    told = bill(usage, Said("", "a", "end", ""), 0.0)
+    told = bill(usage, Reply("", "a", "end", ""), 0.0)
     assert (told.prompt_tokens, told.thinking_tokens, told.answer_tokens) == (1010, 0, 50)
 
 
@@ -443,7 +448,7 @@ def test_cached_tokens_beside_the_prompt_are_not_output(cache) -> None:
 )
 def test_prompt_tokens_from_the_servers_cache(cached, tokens) -> None:
     usage = {"prompt_tokens": 40, "completion_tokens": 5, **cached}
-    assert bill(usage, Said("", "a", "end", ""), 0.0) == Bill(40, 0, 5, cached_tokens=tokens)
+    assert bill(usage, Reply("", "a", "end", ""), 0.0) == Bill(40, 0, 5, cached_tokens=tokens)
 
 
 def test_counting_with_a_tokenizer(tmp_path) -> None:
@@ -451,7 +456,7 @@ def test_counting_with_a_tokenizer(tmp_path) -> None:
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     words.save(str(tmp_path / "tokenizer.json"))
     count = load_tokenizer(str(tmp_path / "tokenizer.json"))
-    reply = Said("one two three", "four", "end", "")
+    reply = Reply("one two three", "four", "end", "")
     usage = {"prompt_tokens": 9, "completion_tokens": 10}
     assert bill(usage, reply, 0.0, count) == Bill(9, 3, 7, 0.0, "tokenizer")
     assert bill(None, reply, 0.0, count) == Bill(0, 3, 1, 0.0, "tokenizer")

@@ -558,9 +558,9 @@ def test_an_address_that_cant_be_reached_shows_no_secrets(slept) -> None:
 def test_the_address_as_aiohttp_writes_it_shows_no_secrets() -> None:
     async def shown() -> str:
         async with Endpoint(id="m", url="http://host/v1?key=$MY_PASSWORD&v=1") as model:
-            (server,) = model._servers.all
-            assert server.asked.query == {"key": PASSWORD, "v": "1"}
-            return model._shown(f"400, message='Bad status line', url='{server.asked}'")
+            (server,) = model._client.servers.all
+            assert server.page.query == {"key": PASSWORD, "v": "1"}
+            return model._client.shown(f"400, message='Bad status line', url='{server.page}'")
 
     assert "ss/w:rd" not in asyncio.run(shown())
 

@@ -68,7 +68,7 @@ def test_one_that_returns_is_taken_back(serve) -> None:
         async with pool(lost.url, other.url) as model:
             await model.complete(request(1))
             assert (lost.state()["requests"], other.state()["requests"]) == (1, 1)
-            (server, _) = model._servers.all
+            (server, _) = model._client.servers.all
             server.back -= 250
             await model.complete(request(2))  # both are idle, so the first is asked
             assert (lost.state()["answered"], server.failures) == (1, 0)

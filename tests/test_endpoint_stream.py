@@ -16,13 +16,14 @@ import aiohttp
 import pytest
 import virtual_time
 from endpoint_calls import ask, request, retries
+from endpoint_calls import texts as read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ponder.core import Completion
 from ponder.models.endpoint import Endpoint, stream
-from ponder.models.endpoint.reply import Malformed, Reply, Said, TooLong, read
-from ponder.models.endpoint.stream import assemble
+from ponder.models.endpoint.chat import ChatResponse, assemble
+from ponder.models.endpoint.reply import Malformed, Reply, TooLong
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 7}
 
@@ -49,7 +50,7 @@ WHOLE = (
 )
 
 
-def assembled(*chunks: bytes, error: Exception | None = None) -> tuple[Reply, float | None]:
+def assembled(*chunks: bytes, error: Exception | None = None) -> tuple[ChatResponse, float | None]:
     async def network() -> AsyncIterator[bytes]:
         for chunk in chunks:
             yield chunk
@@ -65,7 +66,7 @@ def test_the_network_may_cut_anywhere(cuts, crlf) -> None:
     content = WHOLE.replace(b"\n", b"\r\n") if crlf else WHOLE
     marks = [0, *sorted(cuts), len(content)]
     reply, first = assembled(*(content[a:b] for a, b in pairwise(marks)))
-    assert read(reply) == Said("Hm, naïve 数学.", "So <answer>é42</answer>", "end", "")
+    assert read(reply) == Reply("Hm, naïve 数学.", "So <answer>é42</answer>", "end", "")
     assert reply.usage == USAGE
     assert first is not None
 
@@ -128,18 +129,18 @@ def test_garbage_in_mid_stream_is_no_reply() -> None:
 @pytest.mark.parametrize(
     ("pieces", "expected"),
     [
-        ([{"content": "<think>t</think>a"}], Said("t", "a", "end", "")),
-        ([{"reasoning": "t"}, {"reasoning": "u"}, {"content": "a"}], Said("tu", "a", "end", "")),
+        ([{"content": "<think>t</think>a"}], Reply("t", "a", "end", "")),
+        ([{"reasoning": "t"}, {"reasoning": "u"}, {"content": "a"}], Reply("tu", "a", "end", "")),
         (
             [{"reasoning_details": [{"text": "t"}]}, {"reasoning_details": [{"text": "u"}]}],
-            Said("tu", "", "end", ""),
+            Reply("tu", "", "end", ""),
         ),
         (
             [{"content": [{"type": "thinking", "thinking": "t"}]}, {"content": "a"}],
-            Said("t", "a", "end", ""),
+            Reply("t", "a", "end", ""),
         ),
-        ([{"refusal": "I can"}, {"refusal": "'t"}], Said("", "", "end", "refusal", "I can't")),
-        ([{"role": "assistant"}], Said("", "", "end", "empty reply")),
+        ([{"refusal": "I can"}, {"refusal": "'t"}], Reply("", "", "end", "refusal", "I can't")),
+        ([{"role": "assistant"}], Reply("", "", "end", "empty reply")),
     ],
 )
 def test_dialects(pieces, expected) -> None:
@@ -151,7 +152,7 @@ def test_a_stream_that_is_done_is_a_reply_even_if_no_reason_is_given() -> None:
     content = piece(content="So <answer>1</answer>") + event({"choices": [], "usage": USAGE})
     for end in (b"data: [DONE]\n\n", b"data: [DONE]", b"data:[DONE]\r\n\r\n"):
         reply, _ = assembled(content + end)
-        assert read(reply) == Said("", "So <answer>1</answer>", "end", "")
+        assert read(reply) == Reply("", "So <answer>1</answer>", "end", "")
         assert reply.usage == USAGE
     for nothing in (b"data: [DONE]\n\n", event({"choices": []}) + b"data: [DONE]\n\n"):
         with pytest.raises(Malformed, match="ended before the reply did"):
@@ -175,13 +176,13 @@ def test_a_character_that_is_parted_is_put_together() -> None:
 
 def test_a_content_filter_may_end_a_stream() -> None:
     stopped = event({"error": {"code": "content_filter", "message": "filtered"}})
-    assert read(assembled(piece(content="a few wo"), stopped)[0]) == Said(
+    assert read(assembled(piece(content="a few wo"), stopped)[0]) == Reply(
         "", "a few wo", "end", "content filter"
     )
 
 
 def test_a_stream_without_end_is_cut(monkeypatch) -> None:
-    monkeypatch.setattr(stream, "MOST_STREAMED", 2**20)
+    monkeypatch.setattr(stream, "MAX_STREAMED", 2**20)
     for endless in (piece(content="and "), b": keep-alive\n\n", b"x" * 100):
         with pytest.raises(TooLong, match="larger than 1 MB"):
             assembled(*[endless] * (2**20 // len(endless) + 1))

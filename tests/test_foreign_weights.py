@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from ponder.core import Request, Source, UserError
 from ponder.models._torch_engine import load_anew, load_light, prompt_tokens
-from ponder.rewards._states import mean_states
+from ponder.rewards._weights import mean_states
 from ponder.rewards.reasonflux import Reasonflux
 from ponder.rewards.shepherd import Shepherd
 from ponder.tasks.chain_sum import ChainSum

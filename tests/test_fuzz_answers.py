@@ -17,7 +17,7 @@ from ponder.core.settings import build
 from ponder.rewards import judge
 from ponder.tasks import reading
 from ponder.tasks.reading.markup import marked
-from ponder.traces.segments import paragraphs, sentences
+from ponder.traces.split import paragraphs, sentences
 
 # one task of each way to grade: the benchmarks of mathematics share theirs
 TASKS: dict[object, Task] = {}

@@ -46,8 +46,8 @@ from ponder.tasks.jsonl import Jsonl
 from ponder.tasks.tents import Puzzle, Tents
 from ponder.traces import NAMES, Trace, TraceFile, contamination, read, steps
 from ponder.traces.duplicates import fingerprint
-from ponder.traces.rows import rows
 from ponder.traces.score_file import Scoring, encoded
+from ponder.traces.trace_file import rows
 from ponder.training import weights as training_weights
 
 TRACE = (

@@ -20,7 +20,7 @@ from ponder.tasks import reading
 from ponder.tasks.reading.markup import marked
 from ponder.traces import Trace
 from ponder.traces.contamination import EvaluationSet
-from ponder.traces.segments import sentences
+from ponder.traces.split import sentences
 
 SIZE = 3_000_000
 CPU_SECONDS = 300

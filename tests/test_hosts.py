@@ -103,7 +103,7 @@ class FakeCluster:
         self.hosts: list[FakeHost] = []
         self._dies = iter(dies)
 
-    def lane(self, cell: Cell) -> str:
+    def queue(self, cell: Cell) -> str:
         return cell.label.model
 
     def hosted(self, cells: Sequence[Cell], model: Any) -> Hosted:

@@ -559,7 +559,7 @@ def test_files_that_are_no_weights_make_no_forecast(write, ponder, folder) -> No
     refused = ponder("plan", "s.toml")
     assert refused.exit_code == 2
     assert (
-        "model.safetensors only says where weights are\nhint: git -C weights lfs pull"
+        "model.safetensors is a Git LFS pointer, not weights\nhint: git -C weights lfs pull"
         in refused.stderr
     )
     (folder / "weights" / "model.safetensors").write_text("nothing")

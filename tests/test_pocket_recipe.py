@@ -77,19 +77,19 @@ def test_lessons_of_execution_end_in_the_right_sum(style, per_turn, filled) -> N
         request = asked(per_turn, filled, seed, errors=0.5)
         lesson = EXECUTION.lesson(request, style, random.Random(seed))
         assert lesson.prompt == EXECUTION.prompt(request)
-        thinking, text = EXECUTION.read(request, EXECUTION.encode(lesson.said))
+        thinking, text = EXECUTION.read(request, EXECUTION.encode(lesson.reply))
         assert grade_turns(request.task, request.problem, [text]).correct
         clean = EXECUTION.lesson(request, style)
-        assert not clean.apart
-        assert EXECUTION.unsound(request, clean.said[: clean.said.index(ANSWER)], style) is None
-        assert (EXECUTION.unsound(request, thinking, style) is None) == (not lesson.apart)
+        assert not clean.without_loss
+        assert EXECUTION.unsound(request, clean.reply[: clean.reply.index(ANSWER)], style) is None
+        assert (EXECUTION.unsound(request, thinking, style) is None) == (not lesson.without_loss)
 
 
 def test_every_step_of_a_plain_lesson_is_right() -> None:
     for seed in range(30):
         request = asked(6, 2, seed)
         table, start = dictionary(request.problem), request.problem.gold["start"]
-        words = EXECUTION.lesson(request).said
+        words = EXECUTION.lesson(request).reply
         assert number(words[:4]) == start
         for n, key in enumerate(request.problem.turns[0].split(", ")):
             step, said, value, *total = words[4 + 7 * n : 11 + 7 * n]
@@ -131,7 +131,7 @@ def test_the_prompt_shows_what_the_history_shows() -> None:
 
 def written(request: Request, style: Style) -> list[str]:
     """The thinking of the style's example without errors."""
-    said = EXECUTION.lesson(request, style).said
+    said = EXECUTION.lesson(request, style).reply
     return said[: said.index(ANSWER)]
 
 
@@ -141,14 +141,14 @@ def test_a_long_lesson_drafts_and_redoes_what_is_wrong() -> None:
         request = asked(4, 0, seed)
         lesson = EXECUTION.lesson(request, "long", random.Random(seed))
         draft, careful = written(request, "long"), written(request, "plain")
-        assert draft == [*written(request, "short"), "+00", *lesson.said[-5:-1]]
+        assert draft == [*written(request, "short"), "+00", *lesson.reply[-5:-1]]
         passes = [
-            one.split() for one in " ".join(lesson.said[: lesson.said.index(ANSWER)]).split(AGAIN)
+            one.split() for one in " ".join(lesson.reply[: lesson.reply.index(ANSWER)]).split(AGAIN)
         ]
         assert passes[-1] in (draft, careful)
         assert all(len(one) == len(careful) for one in passes[1:])  # only the first pass is a draft
         wrong = sum(one not in (draft, careful) for one in passes)
-        assert bool(wrong) == bool(lesson.apart)
+        assert bool(wrong) == bool(lesson.without_loss)
         kinds.append((len(passes), len(passes[0]) == len(careful), wrong))
     assert {passes for passes, _, _ in kinds} == {1, 2, 3}
     assert 10 < sum(at_once for _, at_once, _ in kinds) < 60
@@ -160,7 +160,7 @@ def test_a_judged_reply_has_the_solvers_verdicts() -> None:
     draft, careful, answer = (
         written(request, "long"),
         written(request, "plain"),
-        EXECUTION.lesson(request).said[-5:],
+        EXECUTION.lesson(request).reply[-5:],
     )
     false = [*draft[:-2], f"h{(int(draft[-2][1]) + 1) % 10}", draft[-1]]
     asks, sure = random.Random(0), random.Random(5)
@@ -170,10 +170,10 @@ def test_a_judged_reply_has_the_solvers_verdicts() -> None:
     def judged(thinking: list[str], rng: random.Random) -> tuple[list[str], set[str], list[str]]:
         example = EXECUTION.judged(request, [*thinking, ANSWER, *answer], rng)
         assert example.prompt == EXECUTION.prompt(request)
-        words = example.said
+        words = example.reply
         return (
             words,
-            {words[n] for n in example.apart},
+            {words[n] for n in example.without_loss},
             [words[n] for n in sorted(example.verdicts)],
         )
 

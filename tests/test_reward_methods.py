@@ -339,7 +339,7 @@ def test_every_pass_of_a_trace_is_judged_by_itself() -> None:
     """However the reward splits steps: otherwise a second pass would be words that don't follow."""
     problem = next(TASK.problems(3, 1))
     request = Request.first_turn(TASK, problem)
-    words = Pocket.codec("execution").lesson(request).said
+    words = Pocket.codec("execution").lesson(request).reply
     once = " ".join(words[: words.index("</think>")])
     traces = [
         trace_of(request, thinking, TASK.solve(problem), "pocket", teacher=teacher)

@@ -38,7 +38,7 @@ def test_the_oracle_takes_the_labels_of_a_trace() -> None:
 
 def right_steps(codec, request: Request, style: str = "plain") -> list[str]:
     """The pocket model's thinking without an error."""
-    said = codec.lesson(request, style).said
+    said = codec.lesson(request, style).reply
     return codec.split(" ".join(said[: said.index(ANSWER)]))
 
 

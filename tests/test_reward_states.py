@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from reward_cases import SHAPE, SkyworkCase
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ponder.rewards._states import mean_states
+from ponder.rewards._weights import mean_states
 from ponder.rewards.pocket.log_probs import WithLogProbs
 from ponder.traces import similarity
 

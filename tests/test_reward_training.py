@@ -29,7 +29,7 @@ from ponder.models.pocket.execution import Curriculum
 from ponder.recipes import faults
 from ponder.recipes.pocket_reward import example_of
 from ponder.rewards._weights import SafeTokenizer
-from ponder.rewards.oracle import Oracle, given
+from ponder.rewards.oracle import Oracle, true_labels
 from ponder.rewards.pocket import WEIGHTS, Pocket
 from ponder.rewards.trained import Trained
 from ponder.training.reward import RewardSettings, joint_loss, settings, train, units
@@ -315,7 +315,7 @@ def test_faults_have_the_labels_that_the_oracle_finds() -> None:
     for found in some(150):
         assert CODECS["execution"].held_out(found.facts["problem"])
         blind = replace(found, facts={k: v for k, v in found.facts.items() if k != "labels"})
-        assert list(given(blind)) == list(found.facts["labels"])
+        assert list(true_labels(blind)) == list(found.facts["labels"])
 
 
 def test_words_that_do_not_follow_are_marked() -> None:
@@ -329,10 +329,10 @@ def test_words_that_do_not_follow_are_marked() -> None:
         made = example_of(faults.trace(request, "plain", rng))
         taught = spoken.lesson(request)
         first = next(
-            (n for n, (a, b) in enumerate(zip(made.said, taught.said, strict=False)) if a != b),
+            (n for n, (a, b) in enumerate(zip(made.reply, taught.reply, strict=False)) if a != b),
             None,
         )
-        assert first == min(made.apart, default=None)
+        assert first == min(made.without_loss, default=None)
         clean, faulty = clean + (first is None), faulty + (first is not None)
 
 

@@ -12,7 +12,7 @@ from scored_traces import lines_of, read_json, records, text
 
 from ponder.tasks.chain_sum import ChainSum
 from ponder.traces import read
-from ponder.traces.select_file import Selecting
+from ponder.traces.score_file import Selecting
 from ponder.traces.selection import Choice
 
 
@@ -169,7 +169,7 @@ def test_the_best_are_written_first(folder) -> None:
 
 
 def test_selecting_reports_progress(folder, monkeypatch) -> None:
-    monkeypatch.setattr("ponder.traces.select_file.EVERY", 3)
+    monkeypatch.setattr("ponder.traces.score_file.READ", 3)
     Path("scored.jsonl").write_text(lines_of(records(7)))
     progress = list(Selecting(read(Path("scored.jsonl")), Choice(by="all"), Path("out.jsonl")))
     assert [report["read"] for report in progress] == ["0", "3", "6", "7"]

@@ -15,8 +15,7 @@ from scored_traces import WORDS, edited, kept, scored, text
 
 from ponder.core import Problem, UserError
 from ponder.traces import Trace
-from ponder.traces.length_matching import matched, rank_correlation
-from ponder.traces.selection import Choice, Scored, select, ties
+from ponder.traces.selection import Choice, Scored, matched, rank_correlation, select, ties
 
 # Ranking and limits
 

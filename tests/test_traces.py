@@ -14,7 +14,7 @@ from ponder.models.pocket import CODECS
 from ponder.models.pocket.codec import ANSWER
 from ponder.tasks.execution import Execution
 from ponder.traces import Trace, align, hashed, read, similarity, steps, trace_of, understand
-from ponder.traces.segments import paragraphs, sentences
+from ponder.traces.split import paragraphs, sentences
 
 
 def parse(record: dict) -> Trace:
@@ -180,7 +180,7 @@ def test_every_cut_keeps_every_letter() -> None:
 def test_steps_as_the_model_marks_them() -> None:
     task, codec = Execution(dictionary=8, per_turn=0), CODECS["execution"]
     request = Request.first_turn(task, task.problem(4, seed=2))
-    said = codec.lesson(request).said
+    said = codec.lesson(request).reply
     thinking = " ".join(said[: said.index(ANSWER)])
     named = trace_of(request, thinking, "a", "pocket")
     cut = steps(named, by="task").thinking

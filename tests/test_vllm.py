@@ -25,10 +25,9 @@ from ponder import Study
 from ponder.core import ModelFailure, Progress, Request, UserError
 from ponder.methods.merge import Merge
 from ponder.models.pocket import Pocket
-from ponder.models.vllm import PLAIN_TEMPLATE, Vllm
-from ponder.models.vllm import servers as vllm_servers
+from ponder.models.vllm import PLAIN_TEMPLATE, Vllm, pool
+from ponder.models.vllm.pool import stop_all
 from ponder.models.vllm.server import check_vllm
-from ponder.models.vllm.servers import stop_all
 from ponder.run.progress import Tally, line
 from ponder.run.run import run
 from ponder.store.store import Store
@@ -172,21 +171,21 @@ def test_other_flags_or_another_architecture_need_another_server(fake, words) ->
     assert [given.get("max-num-seqs") for _, _, given in starts] == [None, "4", None]
     assert (starts[1][2]["enforce-eager"], starts[1][2]["no-async-scheduling"]) == ("true", "true")
     # Nobody used the others any more, and they might hold the memory that the next one needs.
-    assert len(vllm_servers._running) == 1
+    assert len(pool._running) == 1
     assert [alive(pid) for pid, _, _ in starts] == [False, False, True]
 
 
 def test_it_is_stopped_when_nobody_uses_it(fake, monkeypatch) -> None:
     record = fake()
     model = Vllm(id="pocket")
-    monkeypatch.setattr(vllm_servers, "IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(pool, "IDLE_SECONDS", 0.01)
     with model.kept_open():
         ask(model, plans(1))
         ask(model, plans(1))
         assert len(done(record, "started")) == 1
     ((server, engine, _),) = done(record, "started")
     wait_for(lambda: not any(map(alive, (server, engine))))
-    assert not vllm_servers._running
+    assert not pool._running
 
 
 STUDY = """
@@ -677,7 +676,7 @@ def test_weights_that_it_can_not_load(fake, words, tmp_path) -> None:
             UserError, match=r"vLLM did not start: IsADirectoryError: .*model\.safetensors"
         ):
             ask(Vllm(id=str(damaged)), sums(1))
-    assert not vllm_servers._running
+    assert not pool._running
     assert [given["model"] for _, _, given in done(record, "started")] == [
         str(words),
         str(damaged),
@@ -728,7 +727,7 @@ def test_another_server_or_another_tokenizer(fake, fault, why) -> None:
     with pytest.raises(UserError, match=why):
         ask(Vllm(id="pocket"), plans(1))
     if "other_name" in fault or "other_ids" in fault:  # it never started
-        assert not vllm_servers._running
+        assert not pool._running
 
 
 def test_a_server_without_token_ids(fake, slept) -> None:
@@ -753,7 +752,7 @@ def test_a_server_without_token_ids(fake, slept) -> None:
             'lora = "…" beside id names the adapter\'s folder',
         ),
         ({"replicas": 0}, "at least 1", ""),
-        ({"temperature": -1.0}, "not negative", ""),
+        ({"temperature": -1.0}, "not be negative", ""),
     ],
 )
 def test_what_is_refused(settings, why, hint) -> None:

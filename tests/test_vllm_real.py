@@ -22,7 +22,7 @@ from ponder.core import Request, TrainingProblems
 from ponder.models.pocket import Pocket
 from ponder.models.transformers import Transformers
 from ponder.models.vllm import Vllm
-from ponder.models.vllm.servers import stop_all
+from ponder.models.vllm.pool import stop_all
 from ponder.tasks.chain_sum import ChainSum
 from ponder.tasks.execution import Execution
 

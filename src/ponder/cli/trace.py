@@ -27,7 +27,7 @@ from ponder.core.text import count
 if TYPE_CHECKING:
     from ponder.core import Problem
     from ponder.traces import TraceFile, Understood
-    from ponder.traces.segments import By
+    from ponder.traces.split import By
 
 LIMITS = ("top", "threshold", "budget_tokens", "per_topic", "per_teacher", "per_problem")
 # Characters of a long text's start and end that --show prints.
@@ -240,7 +240,7 @@ def select(
     reason why it was kept; the numbers of excluded traces are printed by reason.
     """
     from ponder.traces import read
-    from ponder.traces.select_file import Selecting
+    from ponder.traces.score_file import Selecting
     from ponder.traces.selection import Choice
 
     limits = [settings[name] for name in LIMITS]

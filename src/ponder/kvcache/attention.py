@@ -136,7 +136,8 @@ def _check_arguments(kwargs: dict[str, Any]) -> None:
     unknown = [name for name, value in kwargs.items() if value is not None and name not in NEUTRAL]
     if unknown:
         raise UserError(
-            f"this model's attention has an argument `{min(unknown)}` that a cache which evicts tokens doesn't know",
+            f"this model's attention has an argument `{min(unknown)}` that a cache which evicts"
+            " tokens doesn't know",
             hint="use the model's own cache",
         )
 

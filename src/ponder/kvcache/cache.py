@@ -125,7 +125,8 @@ class SelectCache(SelectCacheBase):
             self.frequencies = frequencies(self.decoder)
             if self.frequencies is None:
                 raise UserError(
-                    f"the policy `{policy.plugin_name()}` needs rotary embeddings like Llama's; this model has others",
+                    f"the policy `{policy.plugin_name()}` needs rotary embeddings like Llama's;"
+                    " this model has others",
                     hint="another policy, such as snapkv",
                 )
         self.changing_rope = length_dependent(self.decoder)
@@ -226,7 +227,8 @@ class SelectCache(SelectCacheBase):
             )
         if seen and new > 1 and restarts(self.decoder):
             raise UserError(
-                "the recurrent layers of this model forget the text when several further tokens are read at once",
+                "the recurrent layers of this model forget the text when several further tokens"
+                " are read at once",
                 hint="read the prompt in one pass, and what follows token by token",
             )
         self.shape = (rows, new)
@@ -238,7 +240,8 @@ class SelectCache(SelectCacheBase):
             return mask
         if position_ids is None or len(self.pruned_layers) < len(self.layers):
             raise UserError(
-                "padding in the middle of a text needs `position_ids`, and a model with full attention in all layers",
+                "padding in the middle of a text needs `position_ids`, and a model with full"
+                " attention in all layers",
                 hint="pad on the left, once",
             )
         mask = mask.clone()
@@ -260,7 +263,8 @@ class SelectCache(SelectCacheBase):
             )
         if mask.shape != (rows, seen + new):
             raise UserError(
-                f"the attention mask has {mask.shape[1]} columns; {seen} tokens were read before, and {new} are new",
+                f"the attention mask has {mask.shape[1]} columns; {seen} tokens were read"
+                f" before, and {new} are new",
                 hint=NEW_CONVERSATION,
             )
         padding = mask == 0
@@ -320,7 +324,8 @@ class SelectCache(SelectCacheBase):
         output_rows, output_tokens = hidden.shape[:2]
         if (output_rows, output_tokens) != (rows, new):
             raise UserError(
-                f"this model read {rows} × {new} tokens and returned {output_rows} × {output_tokens} hidden states",
+                f"this model read {rows} × {new} tokens and returned {output_rows} ×"
+                f" {output_tokens} hidden states",
                 hint=STOCK_CACHE,
             )
         self._check_layers()
@@ -353,7 +358,8 @@ class SelectCache(SelectCacheBase):
             self.rope_buffers = rope_buffers
         if not all(map(torch.equal, self.rope_buffers, rope_buffers)):
             raise UserError(
-                "the rotary embeddings of this model changed with the length of the text, after keys were cached",
+                "the rotary embeddings of this model changed with the length of the text, after"
+                " keys were cached",
                 hint="a shorter text, or `rope_parameters` that don't depend on it, like yarn's",
             )
 
@@ -618,7 +624,8 @@ class SelectCache(SelectCacheBase):
             finite |= self.empty[:, rows, :, :length]
         if not finite.all():
             raise UserError(
-                f"the policy `{self.policy.plugin_name()}` returned a score that isn't a finite number"
+                f"the policy `{self.policy.plugin_name()}` returned a score that isn't a finite"
+                " number"
             )
         protected = _at_positions(self.protected[rows], positions)
         scores = scores.masked_fill(protected | self._in_window(rows, positions), torch.inf)

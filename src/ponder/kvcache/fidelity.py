@@ -259,7 +259,8 @@ def fidelity(
         tokens = len(prompt_ids) + len(reply_ids)
         if tokens <= smallest_budget:
             raise UserError(
-                f"text {number} has {tokens} tokens, so that a budget of {smallest_budget} evicts nothing",
+                f"text {number} has {tokens} tokens, so that a budget of {smallest_budget}"
+                " evicts nothing",
                 hint="longer texts, or a smaller budget",
             )
         measured = drifts(model, prompt_ids, reply_ids, list(by_name.values()), budget, every=every)

@@ -200,7 +200,8 @@ def stock_attention(config: Any) -> str:
         if implementation in (stock, observed):
             return stock
     raise UserError(
-        f"a cache that evicts tokens works with the attention `sdpa` and `eager`, not with `{implementation}`",
+        "a cache that evicts tokens works with the attention `sdpa` and `eager`, not with"
+        f" `{implementation}`",
         hint='model.set_attn_implementation("sdpa")',
     )
 

@@ -32,7 +32,8 @@ class SlotCache(SelectCache):
         full_attention = len(self.pruned_layers) == len(self.layers)
         if not (self.observes and text_only and takes_positions and full_attention):
             raise UserError(
-                "rows can join and leave only if a model reads text with full attention and takes `position_ids`",
+                "rows can join and leave only if a model reads text with full attention and"
+                " takes `position_ids`",
                 hint="serve it with vLLM and ask it through `endpoint`, or use a SelectCache",
             )
 

@@ -29,7 +29,10 @@ def decoder_of(model: Any) -> tuple[nn.Module, nn.Module]:
     if not isinstance(model, PreTrainedModel):  # such as PEFT's or a compiled model
         raise UserError(
             f"{type(model).__name__} isn't a transformers model that generates text",
-            hint="make the cache for the transformers model that it wraps, if it wraps one, and call either",
+            hint=(
+                "make the cache for the transformers model that it wraps, if it wraps one, and"
+                " call either"
+            ),
         )
     if getattr(model.config, "is_encoder_decoder", False):
         raise UserError("the cache of an encoder-decoder model can't be pruned", hint=STOCK_CACHE)
@@ -49,7 +52,8 @@ def decoder_of(model: Any) -> tuple[nn.Module, nn.Module]:
         )
         if short_context < config.max_position_embeddings:
             raise UserError(
-                f"`generate` of this model drops its cache when the text has more than {short_context} tokens",
+                "`generate` of this model drops its cache when the text has more than"
+                f" {short_context} tokens",
                 hint=STOCK_CACHE,
             )
     if "past_key_values" not in inspect.signature(model.forward).parameters:
@@ -84,7 +88,8 @@ def check_tested(model: Any) -> None:
     """Raise `UserError` for an architecture on which pruned caches weren't found exact."""
     if Version(transformers.__version__).release[:2] != Version(TRANSFORMERS).release[:2]:
         raise UserError(
-            f"transformers {transformers.__version__} is installed, and pruned caches were tested with {TRANSFORMERS}",
+            f"transformers {transformers.__version__} is installed, and pruned caches were"
+            f" tested with {TRANSFORMERS}",
             hint=f"pip install 'transformers=={TRANSFORMERS}', or untested=True",
         )
     architecture = str(model.config.model_type)
@@ -94,7 +99,8 @@ def check_tested(model: Any) -> None:
         architecture = text_architecture
     if architecture not in EXACT:
         raise UserError(
-            f"a pruned cache wasn't found exact on the architecture `{architecture}` with transformers {TRANSFORMERS}",
+            f"a pruned cache wasn't found exact on the architecture `{architecture}` with"
+            f" transformers {TRANSFORMERS}",
             hint="`ponder.kvcache.exactness` measures it; untested=True uses it anyway",
         )
 

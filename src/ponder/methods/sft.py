@@ -48,7 +48,7 @@ from ponder.core.scoring import judge_of, scores_by_index, scoring_limit
 from ponder.core.wrapped import codec_name, making_cost
 from ponder.models import models_folder
 from ponder.models._torch_engine import Loaded, load_light
-from ponder.rewards.oracle import given
+from ponder.rewards.oracle import true_labels
 from ponder.traces import Trace, read, request_messages, steps, trace_of
 from ponder.traces.score_file import batches
 from ponder.traces.selection import By, Choice, Scored, Selection, select
@@ -330,7 +330,9 @@ def _described(traces: Sequence[Trace], cut: Cut) -> dict[str, float]:
     teachers = Counter(trace.teacher for trace in traces if trace.teacher)
     facts = {"selected_one_teacher": max(teachers.values()) / len(traces)} if teachers else {}
     # As the model that wrote it marks its steps, so that each pass over them is judged by itself.
-    verdicts = [given(steps(trace, "task" if "codec" in trace.extra else cut)) for trace in traces]
+    verdicts = [
+        true_labels(steps(trace, "task" if "codec" in trace.extra else cut)) for trace in traces
+    ]
     known = [all(verdict) for verdict in verdicts if verdict is not None]
     return facts | ({"selected_sound": sum(known) / len(known)} if known else {})
 
@@ -344,4 +346,4 @@ def _tokenized(loaded: Loaded, trace: Trace) -> TokenExample:
         )
     cut_off = trace.extra.get("stop") == "length"  # such a reply doesn't teach to stop
     completion = Completion(trace.thinking, trace.answer, "length" if cut_off else "end", Bill())
-    return TokenExample(loaded.asked(request_messages(trace)), loaded.encode(completion))
+    return TokenExample(loaded.render(request_messages(trace)), loaded.encode(completion))

@@ -1,6 +1,6 @@
 """Models: whatever answers a request.
 
-One plugin per file; here is what plugins with local weights share.
+One plugin per file or folder; here are the files that Ponder keeps next to local weights.
 """
 
 from __future__ import annotations
@@ -16,25 +16,34 @@ from ponder.core import UserError
 
 
 def models_folder() -> Path:
-    """Where made and converted models are."""
-    return Path(os.environ.get("PONDER_MODELS") or Path.home() / ".cache" / "ponder" / "models")
+    """Return the folder of trained and converted models."""
+    folder = os.environ.get("PONDER_MODELS")
+    if folder:
+        return Path(folder)
+    return Path.home() / ".cache" / "ponder" / "models"
 
 
 @lru_cache
 def making_cost(folder: Path) -> dict[str, float]:
-    """What training the weights in a folder cost, and what was measured meanwhile; empty if Ponder
-    didn't make them.
+    """Return the cost and the measurements of training the weights in a folder.
+
+    Empty if Ponder didn't train them.
     """
     path = folder / "made.json"
-    made = json.loads(path.read_text("utf-8")) if path.is_file() else {"cost": {}, "measures": {}}
-    return {name: float(value) for name, value in {**made["cost"], **made["measures"]}.items()}
+    if not path.is_file():
+        return {}
+    record = json.loads(path.read_text("utf-8"))
+    numbers = record["cost"] | record["measures"]
+    return {name: float(value) for name, value in numbers.items()}
 
 
 def read_card(folder: Path) -> dict[str, Any]:
-    """The `card.json` that Ponder wrote beside weights, checked against their digest; empty if
-    there is none.
+    """Return the `card.json` that Ponder wrote next to weights, checked against their digest.
+
+    Empty if there is none.
     """
-    path, weights = folder / "card.json", folder / "model.safetensors"
+    path = folder / "card.json"
+    weights = folder / "model.safetensors"
     if not path.is_file():
         return {}
     try:
@@ -45,6 +54,6 @@ def read_card(folder: Path) -> dict[str, Any]:
     if not isinstance(card, dict) or "digest" not in card:
         return {}  # another program's
     if digest != card["digest"]:
-        what = f"{weights} is damaged: its digest is not the one in card.json"
-        raise UserError(what, hint="install Ponder again, or make the folder again")
+        message = f"{weights} is damaged: its digest is not the one in card.json"
+        raise UserError(message, hint="install Ponder again, or make the folder again")
     return card

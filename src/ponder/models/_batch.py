@@ -1,5 +1,4 @@
-"""Continuous batching, as local models share it: generations join a running batch and leave it when
-they end.
+"""Continuous batching for local models: generations join a running batch and leave when they end.
 
 An engine (`NumpyEngine`, `TorchEngine`) holds the weights and advances every generation in its
 batch by one token per step. `BatchWorker` drives one in a thread, for asyncio callers;
@@ -25,11 +24,11 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 class Generation:
     """One reply being generated.
 
-    It samples from its own seed, so it doesn't depend on the rest of the batch.
+    It samples from its own seed, so it doesn't depend on the others of the batch.
     """
 
     prompt: list[int]
-    budget: int  # most tokens to generate
+    budget: int  # maximum number of tokens to generate
     temperature: float = 0.0  # 0: greedy
     seed: int = 0
     done: Callable[[Generation], object] = bool  # called with the generation when it is complete
@@ -42,11 +41,11 @@ class Generation:
 
     @property
     def position(self) -> int:
-        """Position of the last token, which is the next that the network reads."""
+        """Return the position of the last token, which is the next that the network reads."""
         return len(self.prompt) + len(self.tokens) - 1
 
     def choose(self, logits: Floats) -> int:
-        """The next token: the likeliest, or one sampled at the temperature."""
+        """Return the next token from logits (vocabulary,): the likeliest, or a sampled one."""
         if not self.temperature:
             return int(logits.argmax())
         scaled = logits.astype(np.float64) / self.temperature
@@ -59,11 +58,11 @@ class BatchEngine(Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether any generation is in progress."""
+        """Return whether any generation is in progress."""
 
     @property
     def room(self) -> bool:
-        """Whether another generation may join."""
+        """Return whether another generation may join."""
 
     def join(self, generation: Generation) -> None:
         """Read a prompt and generate its first token."""
@@ -73,7 +72,7 @@ class BatchEngine(Protocol):
 
 
 def generate_all(engine: BatchEngine, generations: Sequence[Generation]) -> Iterator[int]:
-    """Run generations to their end; after every step, yields how many are complete."""
+    """Run generations to their end; after every step, yield how many are complete."""
     complete: list[Generation] = []
     waiting = list(reversed(generations))
     while waiting or engine.busy:
@@ -102,12 +101,12 @@ class BatchWorker:
         self._loop = asyncio.get_running_loop()
         complete: asyncio.Future[Generation] = self._loop.create_future()
 
-        def tell(generation: Generation) -> None:
+        def resolve(generation: Generation) -> None:
             if not complete.done():  # nobody waits any more if the run was interrupted
                 complete.set_result(generation)
 
         # It is called in the engine's thread.
-        generation.done = lambda generation: self._loop.call_soon_threadsafe(tell, generation)
+        generation.done = lambda generation: self._loop.call_soon_threadsafe(resolve, generation)
         self._waiting.add(complete)
         if not self._thread.ident:
             self._thread.start()
@@ -128,7 +127,8 @@ class BatchWorker:
             engine = self._engine()
             while True:
                 while engine.room and (not engine.busy or not self._queue.empty()):
-                    if (generation := self._queue.get()) is None:
+                    generation = self._queue.get()
+                    if generation is None:
                         return
                     engine.join(generation)
                 if engine.busy:  # a generation may end with its first token

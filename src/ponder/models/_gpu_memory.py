@@ -11,17 +11,19 @@ import sys
 
 
 def stop_servers(device: str, *, kept_open: bool = False) -> None:
-    """Stop vLLM servers that nobody uses, before weights go onto a device; those that are kept open
-    only on demand.
+    """Stop vLLM servers that nobody uses, before weights go onto a device.
+
+    Those that are kept open are stopped only if `kept_open` says so.
     """
-    servers = sys.modules.get("ponder.models.vllm.servers")
-    if device != "cpu" and servers:  # not imported: there are none
-        servers.stop_unused(kept_open=kept_open)
+    pool = sys.modules.get("ponder.models.vllm.pool")
+    if device != "cpu" and pool:  # not imported: there are none
+        pool.stop_unused(kept_open=kept_open)
 
 
 def drop_cached_weights() -> None:
     """Drop weights on GPUs that are kept for the next caller."""
-    torch, engine = (sys.modules.get(name) for name in ("torch", "ponder.models._torch_engine"))
+    torch = sys.modules.get("torch")
+    engine = sys.modules.get("ponder.models._torch_engine")
     if torch and engine and torch.cuda.is_available():
         engine.load.cache_clear()
         gc.collect()  # a network may be part of a cycle

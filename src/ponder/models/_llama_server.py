@@ -1,6 +1,4 @@
-"""Serves a GGUF file on this machine through llama.cpp's own server, for the model `endpoint` to
-ask.
-"""
+"""Serves a GGUF file on this machine through llama.cpp's server, for the model `endpoint`."""
 
 from __future__ import annotations
 
@@ -11,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ponder.core import UserError
-from ponder.models._gguf_packages import PACKAGES, packaged
+from ponder.models._local_weights import PACKAGES, packaged
 
 
 def weights(model: str) -> Path:
-    """The GGUF file behind a short name or a path."""
+    """Return the GGUF file behind a short name or a path."""
     path = packaged(model) or Path(model)
     hint = f"{', '.join(PACKAGES)}, or the path of a .gguf file"
     try:
@@ -35,18 +33,19 @@ def serve(
     try:
         import xllamacpp
     except ModuleNotFoundError:
-        what = "serving needs a package that isn't installed: xllamacpp"
-        raise UserError(what, hint="pip install 'ponder-lab[llama]'") from None
-    for stop in (signal.SIGINT, signal.SIGTERM):
-        # Immediately: the server's own shutdown waits without limit for an answer in progress.
-        signal.signal(stop, lambda *_: os._exit(0))
+        message = "serving needs a package that isn't installed: xllamacpp"
+        raise UserError(message, hint="pip install 'ponder-lab[llama]'") from None
+    # Immediately: the server's own shutdown waits without limit for an answer in progress.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(0))
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     settings = xllamacpp.CommonParams()
     settings.model.path = str(path)
     settings.model_alias = {path.stem}
     settings.port = port
     settings.n_parallel = slots
     settings.n_ctx = context * slots
-    settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = threads
+    settings.cpuparams.n_threads = threads
+    settings.cpuparams_batch.n_threads = threads
     # else it caches up to 8 GB of prompts, which share only their first words
     settings.cache_ram_mib = 0
     settings.ui = False
@@ -54,7 +53,7 @@ def serve(
     try:
         server = xllamacpp.Server(settings)
     except RuntimeError:
-        what = f"llama.cpp can't serve {path} on port {port}; its error is printed above"
-        raise UserError(what, hint="if the port is taken: --port 8001") from None
+        message = f"llama.cpp can't serve {path} on port {port}; its error is printed above"
+        raise UserError(message, hint="if the port is taken: --port 8001") from None
     ready(f"{server.listening_address}/v1")
     threading.Event().wait()

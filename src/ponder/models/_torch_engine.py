@@ -1,6 +1,6 @@
 """Loads weights through transformers, and generates from them with continuous batching.
 
-A reply depends only on its seed, not on the rest of the batch, except for the last bits of
+A reply depends only on its seed, not on the others of the batch, except for the last bits of
 floating-point sums. The KV cache is ours (`ponder.kvcache`), so that an eviction policy can prune
 it.
 """
@@ -32,7 +32,14 @@ if TYPE_CHECKING:
 
 END_OF_THINKING = "</think>"
 SDPA = 'attn = "sdpa" needs no package of its own'
-OWN_CODE = "Ponder runs no code that comes with weights; serve them where that is wanted, and ask the model `endpoint`"
+IDS = (
+    "id is a folder in the Hugging Face format, org/name on the hub, a .gguf file,"
+    " pocket or smollm2"
+)
+OWN_CODE = (
+    "Ponder runs no code that comes with weights; serve them where that is wanted,"
+    " and use the model `endpoint`"
+)
 
 
 @dataclass(eq=False)
@@ -46,7 +53,9 @@ class SampledGeneration(Generation):
         super().__post_init__()
         self.measures: dict[str, float] = {}
         # its part of the steps that it shared with others
-        self.steps, self.seconds, self.cpu_seconds = 0, 0.0, 0.0
+        self.steps = 0
+        self.seconds = 0.0
+        self.cpu_seconds = 0.0
 
     def share(self, seconds: float, cpu_seconds: float) -> None:
         """Add its part of one step of the batch."""
@@ -84,54 +93,69 @@ class Loaded:
     )
 
     def _codec(self, request: Request) -> Codec | None:
-        return plugins.codec(self.codec, request.task.plugin_name()) if self.codec else None
+        if not self.codec:
+            return None
+        return plugins.codec(self.codec, request.task.plugin_name())
 
     @cached_property
     def ends(self) -> set[int]:
-        """The tokens that end a reply."""
+        """Return the tokens that end a reply."""
         ends = self.model.generation_config.eos_token_id
-        ends = self.tokenizer.eos_token_id if ends is None else ends
-        return set(ends) if isinstance(ends, list) else {int(ends)} if ends is not None else set()
+        if ends is None:
+            ends = self.tokenizer.eos_token_id
+        if ends is None:
+            return set()
+        if isinstance(ends, list):
+            return set(ends)
+        return {int(ends)}
 
     @cached_property
     def end_of_thinking(self) -> int | None:
         token = self.tokenizer.convert_tokens_to_ids(END_OF_THINKING)
-        return token if isinstance(token, int) and token != self.tokenizer.unk_token_id else None
+        if isinstance(token, int) and token != self.tokenizer.unk_token_id:
+            return token
+        return None
 
     def prompt(self, request: Request) -> list[int]:
-        if codec := self._codec(request):
+        codec = self._codec(request)
+        if codec:
             return codec.prompt_ids(request)
-        return self.asked([{"role": m.role, "content": m.content} for m in request.messages])
+        return self.render(_message_dicts(request))
 
-    def asked(self, messages: list[dict[str, str]]) -> list[int]:
-        return asked(self.tokenizer, messages)
+    def render(self, messages: list[dict[str, str]]) -> list[int]:
+        return render(self.tokenizer, messages)
 
     def encode(self, completion: Completion) -> list[int]:
-        """Another model's reply as token ids."""
+        """Return another model's reply as token ids."""
         text = completion.answer
         if completion.thinking:
             text = f"{completion.thinking}{END_OF_THINKING}{text}"
         tokens = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-        return [*tokens, *sorted(self.ends)[:1]] if completion.stop == "end" else tokens
+        if completion.stop == "end":
+            tokens += sorted(self.ends)[:1]
+        return tokens
 
     def read(self, request: Request, reply: Generation) -> tuple[str, str, int]:
-        """Thinking, answer, and the number of thinking tokens of a reply."""
-        if codec := self._codec(request):
+        """Return thinking, answer, and the number of thinking tokens of a reply."""
+        codec = self._codec(request)
+        if codec:
             return codec.reply(request, reply.tokens)
-        tokens = reply.tokens[:-1] if reply.ended else reply.tokens
+        tokens = reply.tokens
+        if reply.ended:
+            tokens = tokens[:-1]
         thinking, answer = split_thinking(str(self.tokenizer.decode(tokens)))
         if not thinking:
-            thought = 0
+            thinking_tokens = 0
         elif self.end_of_thinking in tokens:
-            thought = tokens.index(self.end_of_thinking) + 1
+            thinking_tokens = tokens.index(self.end_of_thinking) + 1
+        elif not answer:
+            thinking_tokens = len(tokens)
         else:
-            thought = len(tokens) if not answer else len(self.tokenizer(thinking)["input_ids"])
-        return thinking, answer, thought
+            thinking_tokens = len(self.tokenizer(thinking)["input_ids"])
+        return thinking, answer, thinking_tokens
 
     def drift(self, reply: Generation, policy: Policy, budget: CacheBudget) -> dict[str, float]:
-        """How far the predictions under an eviction policy are from the full cache's, on a given
-        reply.
-        """
+        """Measure how far predictions under an eviction policy are from the full cache's."""
         with self.lock:
             return self._drift(reply, fitted_to(policy, self.folder, self.tokenizer), budget)
 
@@ -144,129 +168,141 @@ class Loaded:
 
         if isinstance(policy, Oracle):
             if self.end_of_thinking not in reply.tokens:
-                return {}  # without an answer there is no attention of the answer to know
+                return {}  # the oracle needs the answer's attention, and there is no answer
             ids = torch.tensor(reply.prompt + reply.tokens, device=self.model.device)
             answer = len(reply.prompt) + reply.tokens.index(self.end_of_thinking) + 1
             policy = Oracle(importance(self.model, ids, answer)[0])
         drifted = drift(self.model, reply.prompt, reply.tokens, policy, budget)
-        sizes = {"cache_bytes": drifted.bytes, "cache_peak": drifted.peak}
-        return {"kl": drifted.kl, "agrees": drifted.agrees, **sizes}
+        return {
+            "kl": drifted.kl,
+            "agrees": drifted.agrees,
+            "cache_bytes": drifted.bytes,
+            "cache_peak": drifted.peak,
+        }
 
 
-def asked(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]]) -> list[int]:
-    """Messages as token ids: by the chat template, or plainly joined if the model has none."""
+def _message_dicts(request: Request) -> list[dict[str, str]]:
+    return [{"role": message.role, "content": message.content} for message in request.messages]
+
+
+def render(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]]) -> list[int]:
+    """Return messages as token ids: by the chat template, or joined if the model has none."""
     if tokenizer.chat_template:
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         return list(tokenizer(str(text), add_special_tokens=False)["input_ids"])
-    return list(tokenizer("\n\n".join(m["content"] for m in messages) + "\n")["input_ids"])
+    text = "\n\n".join(message["content"] for message in messages) + "\n"
+    return list(tokenizer(text)["input_ids"])
 
 
 def prompt_tokens(source: Source, request: Request) -> int | None:
-    """How long a prompt is, without loading weights; None if there is no tokenizer on this machine."""
-    codec = plugins.codec(source.codec, request.task.plugin_name()) if source.codec else None
-    if codec:
-        return len(codec.prompt_ids(request))
-    if (tokenizer := _tokenizer(source)) is None:
+    """Return a prompt's tokens without loading weights; None without a local tokenizer."""
+    if source.codec:
+        codec = plugins.codec(source.codec, request.task.plugin_name())
+        if codec:
+            return len(codec.prompt_ids(request))
+    tokenizer = _tokenizer(source)
+    if tokenizer is None:
         return None
-    return len(asked(tokenizer, [{"role": m.role, "content": m.content} for m in request.messages]))
+    return len(render(tokenizer, _message_dicts(request)))
 
 
 @lru_cache(maxsize=4)
 def _tokenizer(source: Source) -> PreTrainedTokenizerBase | None:
-    where, more = _place(source)
+    path, options = _pretrained(source)
     try:
         from transformers import AutoTokenizer
 
         no_bars()
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            where, local_files_only=True, trust_remote_code=False, **more
+            path, local_files_only=True, trust_remote_code=False, **options
         )
     except (OSError, ValueError, ImportError):  # loading the weights will say what is wrong
         return None
     return tokenizer
 
 
-def _place(source: Source) -> tuple[str, dict[str, Any]]:
-    """What transformers loads from."""
+def _pretrained(source: Source) -> tuple[str, dict[str, Any]]:
+    """Return the path and the options of transformers' `from_pretrained`."""
     if source.folder.suffix == ".gguf":
         return str(source.folder.parent), {"gguf_file": source.folder.name}
-    return str(source.folder), {"revision": source.revision} if source.revision else {}
+    if source.revision:
+        return str(source.folder), {"revision": source.revision}
+    return str(source.folder), {}
 
 
 @lru_cache(maxsize=4)
 def load(source: Source) -> Loaded:
-    """Weights and tokenizer, cached for the next caller."""
+    """Load weights and tokenizer, cached for the next caller."""
     stop_servers(source.device)
     return load_anew(source)
 
 
 def load_anew(source: Source) -> Loaded:
-    """Weights and tokenizer, for a caller that will change them.
+    """Load weights and tokenizer, for a caller that will change them.
 
     The dtype "auto" is that of the weights.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folder, _, dtype, device, threads, codec, attn = source
-    torch.set_num_threads(threads)
+    torch.set_num_threads(source.threads)
     no_bars()
-    where, more = _place(source)
-    read_card(folder)  # raises an error if the weights are damaged
+    is_gguf = source.folder.suffix == ".gguf"
+    path, options = _pretrained(source)
+    read_card(source.folder)  # raises an error if the weights are damaged
     try:
-        # Left out, transformers asks on the terminal, and one key runs whatever code comes with the
-        # weights.
-        tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, **more)
-        own = {} if attn == "auto" else {"attn_implementation": attn}
-        kind = "float32" if folder.suffix == ".gguf" and dtype == "auto" else dtype
+        # Without `trust_remote_code`, transformers asks on the terminal, and one key runs whatever
+        # code comes with the weights.
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
+        if source.attn != "auto":
+            options["attn_implementation"] = source.attn
+        dtype = source.dtype
+        if is_gguf and dtype == "auto":
+            dtype = "float32"
         model = AutoModelForCausalLM.from_pretrained(
-            where, dtype=kind, trust_remote_code=False, **own, **more
+            path, dtype=dtype, trust_remote_code=False, **options
         )
     except (OSError, ValueError, ImportError) as error:
-        first = str(error).strip().splitlines()[0]
-        hint = "id is a folder in the Hugging Face format, org/name on the hub, a .gguf file, pocket or smollm2"
-        if attn != "auto" and re.search("attention|attn", first, re.IGNORECASE):
-            raise UserError(
-                f'can\'t load {where} with attn = "{attn}": {first}', hint=SDPA
-            ) from None
+        reason = str(error).strip().splitlines()[0]
+        if source.attn != "auto" and re.search("attention|attn", reason, re.IGNORECASE):
+            message = f'can\'t load {path} with attn = "{source.attn}": {reason}'
+            raise UserError(message, hint=SDPA) from None
+        hint = IDS
         if "trust_remote_code" in str(error):
             hint = OWN_CODE
-        raise UserError(f"can't load {where}: {first}", hint=hint) from None
+        raise UserError(f"can't load {path}: {reason}", hint=hint) from None
     # the weights were dequantised on loading, and may be saved as such
-    if folder.suffix == ".gguf":
+    if is_gguf:
         model.hf_quantizer = None  # type: ignore[assignment]
         vars(model.config).pop("quantization_config", None)
-    # where it is; under DeepSpeed, parts of it are elsewhere and must stay there
-    if device != "cpu":
-        model.to(device)  # type: ignore[arg-type]
-    return Loaded(folder, model.eval(), tokenizer, codec=codec)  # type: ignore[no-untyped-call]
+    # The CPU is where it is; under DeepSpeed, parts of it are elsewhere and must stay there.
+    if source.device != "cpu":
+        model.to(source.device)  # type: ignore[arg-type]
+    model.eval()  # type: ignore[no-untyped-call]
+    return Loaded(source.folder, model, tokenizer, codec=source.codec)
 
 
 def load_light(source: Source) -> Loaded:
-    """A network without its weights, and its tokenizer: enough to write prompts and to read
-    replies.
-    """
+    """Load a network without its weights: enough to render prompts and to read replies."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
     no_bars()
-    where, more = _place(source)
+    path, options = _pretrained(source)
     try:
         with torch.device("meta"):
-            config = AutoConfig.from_pretrained(where, trust_remote_code=False, **more)
+            config = AutoConfig.from_pretrained(path, trust_remote_code=False, **options)
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
-        tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, **more)
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
     except (OSError, ValueError, ImportError) as error:
-        raise UserError(f"can't load {where}: {str(error).strip().splitlines()[0]}") from None
+        raise UserError(f"can't load {path}: {str(error).strip().splitlines()[0]}") from None
     with suppress(OSError):  # most have a file with it
-        model.generation_config = GenerationConfig.from_pretrained(where, **more)
+        model.generation_config = GenerationConfig.from_pretrained(path, **options)
     return Loaded(source.folder, model, tokenizer, codec=source.codec)
 
 
 class TorchEngine:
-    """Generates a batch of replies, one token per step, over one KV cache that an eviction policy
-    may prune.
-    """
+    """Generates a batch of replies over one KV cache, which an eviction policy may prune."""
 
     def __init__(
         self, loaded: Loaded, policy: Policy | None, budget: CacheBudget | None, batch_size: int
@@ -274,7 +310,9 @@ class TorchEngine:
         from ponder.kvcache import SelectCache, SlotCache
         from ponder.policies.full import Full
 
-        self._loaded, self._model, self._limit = loaded, loaded.model, batch_size
+        self._loaded = loaded
+        self._model = loaded.model
+        self._limit = batch_size
         policy = fitted_to(policy or Full(), loaded.folder, loaded.tokenizer)
         thinking = loaded.end_of_thinking
         self._new_cache = partial(
@@ -303,57 +341,68 @@ class TorchEngine:
             logits = self._model(prompt, past_key_values=cache, logits_to_keep=1).logits
             self._cache.join(cache, generation.seed)
         self._batch.append(generation)
-        self._append(len(self._batch) - 1, _last(logits)[0])
+        self._append(len(self._batch) - 1, _last_logits(logits)[0])
 
     def step(self) -> None:
         """Generate one more token of every generation."""
         import torch
 
-        cache, device = self._cache, self._model.device
+        cache = self._cache
+        device = self._model.device
         # One thread's own time, if it does all the work: the process has others, which wait for
         # other models.
-        clock = time.thread_time if torch.get_num_threads() == 1 else time.process_time
+        cpu_clock = time.thread_time if torch.get_num_threads() == 1 else time.process_time
         with self._loaded.lock, torch.no_grad():
-            started, cpu = time.perf_counter(), clock()
-            logits = self._model(
-                torch.tensor(
-                    [[generation.tokens[-1]] for generation in self._batch], device=device
-                ),
+            started = time.perf_counter()
+            cpu_started = cpu_clock()
+            tokens = [[generation.tokens[-1]] for generation in self._batch]
+            output = self._model(
+                torch.tensor(tokens, device=device),
                 attention_mask=cache.mask(),
                 position_ids=torch.tensor(cache.seen_tokens, device=device)[:, None],
                 past_key_values=cache,
-            ).logits
-            last = _last(logits)
-            seconds, cpu = time.perf_counter() - started, clock() - cpu
+            )
+            logits = _last_logits(output.logits)
+            seconds = time.perf_counter() - started
+            cpu_seconds = cpu_clock() - cpu_started
+        size = len(self._batch)
         for generation in self._batch:
             if isinstance(generation, SampledGeneration):
-                generation.share(seconds / len(self._batch), cpu / len(self._batch))
-        for n in reversed(range(len(self._batch))):
-            self._append(n, last[n])
+                generation.share(seconds / size, cpu_seconds / size)
+        for slot in reversed(range(size)):
+            self._append(slot, logits[slot])
 
-    def _append(self, n: int, logits: Floats) -> None:
-        generation = self._batch[n]
+    def _append(self, slot: int, logits: Floats) -> None:
+        """Choose the next token of a generation, and end it at an end token or a limit."""
+        generation = self._batch[slot]
         token = generation.choose(logits)
         generation.tokens.append(token)
         generation.ended = token in self._loaded.ends
-        full = self._positions is not None and self._cache.seen_tokens[n] + 1 >= self._positions
-        if generation.ended or len(generation.tokens) >= generation.budget or full:
-            if isinstance(generation, SampledGeneration):
-                held, size = self._cache.held[n], self._cache.token_bytes
-                generation.measures = {
-                    "cache_bytes": size * sum(held) / len(held),
-                    "cache_peak": float(size * self._cache.peaks[n]),
-                }
-                if steps := generation.steps:
-                    generation.measures["seconds_per_token"] = generation.seconds / steps
-                    generation.measures["cpu_seconds_per_token"] = generation.cpu_seconds / steps
-            self._cache.leave(n)
-            self._batch[n] = self._batch[-1]
-            self._batch.pop()
-            generation.done(generation)
+        full = self._positions is not None and self._cache.seen_tokens[slot] + 1 >= self._positions
+        if not generation.ended and not full and len(generation.tokens) < generation.budget:
+            return
+        if isinstance(generation, SampledGeneration):
+            self._measure(slot, generation)
+        self._cache.leave(slot)
+        self._batch[slot] = self._batch[-1]
+        self._batch.pop()
+        generation.done(generation)
+
+    def _measure(self, slot: int, generation: SampledGeneration) -> None:
+        """Note the size of a generation's cache, and its seconds per token."""
+        held = self._cache.held[slot]
+        token_bytes = self._cache.token_bytes
+        generation.measures = {
+            "cache_bytes": token_bytes * sum(held) / len(held),
+            "cache_peak": float(token_bytes * self._cache.peaks[slot]),
+        }
+        steps = generation.steps
+        if steps:
+            generation.measures["seconds_per_token"] = generation.seconds / steps
+            generation.measures["cpu_seconds_per_token"] = generation.cpu_seconds / steps
 
 
-def _last(logits: torch.Tensor) -> Floats:
-    """The logits after the last token of each row."""
+def _last_logits(logits: torch.Tensor) -> Floats:
+    """Return the last token's logits: (rows, tokens, vocabulary) → (rows, vocabulary)."""
     last: Floats = logits[:, -1].float().cpu().numpy()
     return last

@@ -1,7 +1,6 @@
-"""Stands for a model that another program has asked: its attempts come from a log, by `ponder
-import`.
+"""Stands for a model whose attempts come from another program's log, by `ponder import`.
 
-It can't be asked again. Reports, figures, comparisons and exports need only what is in the store.
+It can't be queried again. Reports, figures, comparisons and exports need only what is in the store.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from ponder.core import Completion, FromLog, Model, Request, UserError
 
 @dataclass(kw_only=True)
 class Imported(Model, FromLog):
-    id: str  # as the log names it
-    # what the log says about how it was asked
+    id: str  # the model's name in the log
+    # the settings in the log, such as the temperature
     settings: Mapping[str, Any] = field(default_factory=dict)
     runs: tuple[str, ...] = ()  # the log's own ids of the runs
 
@@ -26,11 +25,9 @@ class Imported(Model, FromLog):
         return self.id
 
     def ready(self) -> None:
-        what = f"the answers of `{self.label or self.id}` come from a log, so it can't be asked"
-        raise UserError(
-            what,
-            hint="ponder import LOG reads a log again; ponder report STUDY draws what is there",
-        )
+        message = f"the answers of `{self.label or self.id}` come from a log, so it can't be asked"
+        hint = "ponder import LOG reads a log again; ponder report STUDY draws what is there"
+        raise UserError(message, hint=hint)
 
     async def complete(self, request: Request) -> Completion:  # noqa: ARG002 the interface
         self.ready()

@@ -1,5 +1,4 @@
-"""Simulates a model that is right up to a critical size, for tests and dry runs. No network is
-involved.
+"""Simulates a model that is right up to a critical size, for tests and dry runs, with no network.
 
 It knows the task's solution. Its accuracy falls along a logistic curve in log size and is 50 % at
 `critical_size`; besides, a fraction `error` of its answers is wrong at any size. The number of
@@ -36,58 +35,59 @@ class Oracle(Model):
             raise UserError(f"error is a fraction from 0 to 1, not {self.error}")
 
     def chance(self, size: float) -> float:
-        """The probability of a right answer to a turn of this size."""
+        """Return the probability of a right answer to a turn of this size."""
         if math.isinf(self.critical_size) or size == 0:
             return 1 - self.error
         fall = min(500.0, self.steepness * math.log(size / self.critical_size))
         return (1 - self.error) / (1 + math.exp(fall))
 
     def mean_tokens(self, size: float) -> float:
-        return self.tokens_at_zero + self.tokens_per_size * (
-            size if size <= self.peak else self.peak**2 / size
-        )
+        if size > self.peak:
+            size = self.peak**2 / size
+        return self.tokens_at_zero + self.tokens_per_size * size
 
     def max_tokens(self) -> int:
         return self.budget
 
     async def complete(self, request: Request) -> Completion:
         rng = random.Random(request.seed)
+        problem = request.problem
         # Per turn, so that a conversation of many small turns is easy and a single large one is
         # hard.
-        size = request.problem.size / (
-            len(request.problem.turns) + len(request.problem.history) // 2
-        )
-        thinking = round(self.mean_tokens(size) * math.exp(rng.gauss(0, self.spread)))
-        right = rng.random() < self.chance(size)
-        answer = (
-            solve_turn(request.task, request.problem, request.turn)
-            if right
-            else mistake(request, rng)
-        )
+        turns = len(problem.turns) + len(problem.history) // 2
+        size = problem.size / turns
+        wanted_tokens = round(self.mean_tokens(size) * math.exp(rng.gauss(0, self.spread)))
+        if rng.random() < self.chance(size):
+            answer = solve_turn(request.task, problem, request.turn)
+        else:
+            answer = mistake(request, rng)
         await asyncio.sleep(self.seconds)
-        prompt_tokens = sum(len(m.content) for m in request.messages) // 4
+        prompt_tokens = sum(len(message.content) for message in request.messages) // 4
         answer_tokens = 1 + len(answer) // 4
         budget = min(self.budget, request.budget or self.budget)
-        thought = min(thinking, budget)
+        thinking_tokens = min(wanted_tokens, budget)
         bill = Bill(
-            prompt_tokens, thought, min(answer_tokens, budget - thought), self.seconds, "estimate"
+            prompt_tokens,
+            thinking_tokens,
+            min(answer_tokens, budget - thinking_tokens),
+            self.seconds,
+            "estimate",
         )
-        note = f"[{thought:,} tokens of thinking, drawn at random by the oracle]"
-        if thinking + answer_tokens > budget:
-            return Completion(note, "", "length", bill)
-        return Completion(note, answer, "end", bill)
+        thinking = f"[{thinking_tokens:,} tokens of thinking, drawn at random by the oracle]"
+        if wanted_tokens + answer_tokens > budget:
+            return Completion(thinking, "", "length", bill)
+        return Completion(thinking, answer, "end", bill)
 
 
 def mistake(request: Request, rng: random.Random) -> str:
-    """A well-formed wrong answer: the solution with one digit changed."""
-    task, problem, turn = request.task, request.problem, request.turn
-    solutions = solve_turns(task, problem)
-    solution = solutions[turn]
-    digits = [i for i, c in enumerate(solution) if c.isdigit()]
-    for at in rng.sample(digits, min(20, len(digits))):
-        wrong = f"{solution[:at]}{(int(solution[at]) + rng.randint(1, 9)) % 10}{solution[at + 1 :]}"
-        if not grade_turns(
-            task, problem, [*solutions[:turn], wrong, *solutions[turn + 1 :]]
-        ).correct:
+    """Return a well-formed wrong answer: the solution with one digit changed."""
+    answers = list(solve_turns(request.task, request.problem))
+    solution = answers[request.turn]
+    positions = [index for index, character in enumerate(solution) if character.isdigit()]
+    for position in rng.sample(positions, min(20, len(positions))):
+        digit = (int(solution[position]) + rng.randint(1, 9)) % 10
+        wrong = f"{solution[:position]}{digit}{solution[position + 1 :]}"
+        answers[request.turn] = wrong
+        if not grade_turns(request.task, request.problem, answers).correct:
             return wrong
     return "I give up."

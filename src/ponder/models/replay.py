@@ -1,5 +1,4 @@
-"""Replays answers from a JSONL file, such as `ponder export --format jsonl` writes, without asking
-a model.
+"""Replays answers from a JSONL file, such as one that `ponder export --format jsonl` writes.
 
 Each line has `problem` (its id) and `answer`, and may have `sample`, `turn`, `thinking`, `stop` and
 the bill's tokens.
@@ -68,9 +67,9 @@ class Replay(Model):
 
     def _index(self, lines: BinaryIO) -> None:
         offset = 0
-        for n, line in enumerate(lines, 1):
+        for number, line in enumerate(lines, 1):
             if line.strip():
-                reply = decode(line, StoredReply, f"{self.file}:{n}", LINE)
+                reply = decode(line, StoredReply, f"{self.file}:{number}", LINE)
                 self._offsets[reply.problem, reply.sample, reply.turn] = offset
             offset += len(line)
 
@@ -80,11 +79,15 @@ class Replay(Model):
     async def complete(self, request: Request) -> Completion:
         key = (request.problem.id, request.sample, request.turn)
         if key not in self._offsets:
-            what = f"{self.file.name} has no answer to this problem (sample {request.sample}, turn {request.turn})"
-            raise ModelFailure(what)
+            sample = f"sample {request.sample}, turn {request.turn}"
+            raise ModelFailure(f"{self.file.name} has no answer to this problem ({sample})")
         self._lines.seek(self._offsets[key])
         reply = decode(self._lines.readline(), StoredReply, str(self.file), LINE)
-        tokens = (reply.prompt_tokens, reply.thinking_tokens, reply.answer_tokens)
-        return Completion(
-            reply.thinking, reply.answer, reply.stop, Bill(*tokens, reply.seconds, reply.counted_by)
+        bill = Bill(
+            reply.prompt_tokens,
+            reply.thinking_tokens,
+            reply.answer_tokens,
+            reply.seconds,
+            reply.counted_by,
         )
+        return Completion(reply.thinking, reply.answer, reply.stop, bill)

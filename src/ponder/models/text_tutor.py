@@ -22,12 +22,14 @@ class TextTutor(Slipping):
 
     def check(self, task: Task, size: int) -> None:  # noqa: ARG002 the interface's
         if not isinstance(task, Addends):
-            what = f"{task.plugin_name()} isn't a sum, and text_tutor writes nothing else"
-            raise UserError(what, hint="use the task chain_sum or execution")
+            message = f"{task.plugin_name()} isn't a sum, and text_tutor writes nothing else"
+            raise UserError(message, hint="use the task chain_sum or execution")
 
     def title(self) -> str:
-        wrong = f", {self.slip} forgotten in {self.fraction:.0%}" if self.slip else ""
-        return f"{self.plugin_name()} ({self.style}{wrong})"
+        style: str = self.style
+        if self.slip:
+            style = f"{style}, {self.slip} forgotten in {self.fraction:.0%}"
+        return f"{self.plugin_name()} ({style})"
 
     async def complete(self, request: Request) -> Completion:
         assert isinstance(request.task, Addends)
@@ -35,50 +37,55 @@ class TextTutor(Slipping):
         slips = self.slips(request)
         paragraphs = []
         for lookup, number in terms:
-            new = without_carry(total, number) if slips else total + number
-            work = (
-                stated(total, number, new)
-                if self.style == "steps"
-                else in_parts(total, number, new)
-            )
-            paragraphs.append(f"{lookup}: {work}" if lookup else work)
-            total = new
+            result = total + number
+            if slips:
+                result = without_carry(total, number)
+            if self.style == "steps":
+                work = stated(total, number, result)
+            else:
+                work = in_parts(total, number, result)
+            if lookup:
+                work = f"{lookup}: {work}"
+            paragraphs.append(work)
+            total = result
         answer = "\n\n".join([*paragraphs, f"<answer>{total}</answer>"])
-        bill = Bill(
-            sum(len(m.content) for m in request.messages) // 4,
-            0,
-            len(answer) // 3,
-            counted_by="estimate",
-        )
+        prompt_tokens = sum(len(message.content) for message in request.messages) // 4
+        bill = Bill(prompt_tokens, 0, len(answer) // 3, counted_by="estimate")
         return Completion("", answer, "end", bill)
 
 
 def stated(total: int, number: int, result: int) -> str:
-    return f"{total} {'-' if number < 0 else '+'} {abs(number)} = {result}"
+    sign = "-" if number < 0 else "+"
+    return f"{total} {sign} {abs(number)} = {result}"
 
 
 def in_parts(total: int, number: int, result: int) -> str:
-    """An addition with tens and units apart, and its check."""
-    tens, units = _tens(total) + _tens(number), _units(total) + _units(number)
+    """Return an addition with tens and units separately, and its check."""
+    tens = _tens(total) + _tens(number)
+    units = _units(total) + _units(number)
     work = (
         stated(_tens(total), _tens(number), tens),
         stated(_units(total), _units(number), units),
         stated(tens, units, result),
     )
-    return f"{', '.join(work)}. So {stated(total, number, result)}. Check: {stated(result, -number, total)}."
+    conclusion = stated(total, number, result)
+    check = stated(result, -number, total)
+    return f"{', '.join(work)}. So {conclusion}. Check: {check}."
 
 
 def without_carry(total: int, number: int) -> int:
-    """The sum if the carry, or the borrow, between units and tens is forgotten."""
+    """Return the sum without the carry, or the borrow, between units and tens."""
     sign = -1 if total + number < 0 else 1
-    tens, units = _tens(total) + _tens(number), _units(total) + _units(number)
+    tens = _tens(total) + _tens(number)
+    units = _units(total) + _units(number)
     return sign * (sign * tens + sign * units % 10)
 
 
 def _units(number: int) -> int:
-    return abs(number) % 10 * (-1 if number < 0 else 1)
+    sign = -1 if number < 0 else 1
+    return sign * (abs(number) % 10)
 
 
 def _tens(number: int) -> int:
-    """All but the units."""
+    """Return all but the units."""
     return number - _units(number)

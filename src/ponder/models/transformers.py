@@ -56,8 +56,9 @@ GENERATES = ("auto", "sdpa", "eager")  # attention that our KV cache works with
 # not measured here.
 CPU_FLOPS = 10e9  # per thread
 # a step of any batch takes this long, or reading the weights does
-GPU_STEP_SECONDS, GPU_BYTES_PER_SECOND = 0.03, 1e12
-# and the package of each
+GPU_STEP_SECONDS = 0.03
+GPU_BYTES_PER_SECOND = 1e12
+# Attention implementations that need a package.
 FLASH = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
 
 
@@ -78,18 +79,18 @@ class Transformers(LocalWeights, Prunable, Forecast, Measuring):
 
     def changed(self, **settings: Any) -> Self:
         other = super().changed(**settings)
-        other.policy, other.cache_budget, other.fidelity = (
-            self.policy,
-            self.cache_budget,
-            self.fidelity,
-        )
+        other.policy = self.policy
+        other.cache_budget = self.cache_budget
+        other.fidelity = self.fidelity
         return other
 
     def with_policy(
         self, policy: Policy, budget: CacheBudget | None, fidelity: Fidelity
     ) -> Transformers:
         other = self.changed()
-        other.policy, other.cache_budget, other.fidelity = policy, budget, fidelity
+        other.policy = policy
+        other.cache_budget = budget
+        other.fidelity = fidelity
         return other
 
     def gpus(self) -> float:
@@ -98,26 +99,29 @@ class Transformers(LocalWeights, Prunable, Forecast, Measuring):
     def ready(self) -> None:
         plugins.need("torch", f"model `{self.plugin_name()}`")
         super().ready()
-        if (package := FLASH.get(self.attn)) and not (find_spec(package) or find_spec("kernels")):
-            raise UserError(
-                f'attn = "{self.attn}" needs the package {package}, or kernels', hint=SDPA
-            )
-        if package and self.device == "cpu":
+        package = FLASH.get(self.attn)
+        if package is None:
+            return
+        if find_spec(package) is None and find_spec("kernels") is None:
+            message = f'attn = "{self.attn}" needs the package {package}, or kernels'
+            raise UserError(message, hint=SDPA)
+        if self.device == "cpu":
             raise UserError(f'attn = "{self.attn}" needs a GPU', hint=f'device = "cuda"; {SDPA}')
 
     def tokens_per_second(self, task: Task) -> tuple[float, str] | None:
         try:
-            number = parameters(self.weights(task).folder)
-        except (OSError, ValueError):  # loading the weights will say what is wrong
-            number = None
-        if not number:
+            size = parameters(self.weights(task).folder)
+        except (OSError, ValueError):  # loading the weights will report what is wrong
+            return None
+        if not size:
             return None
         if self.device == "cpu":
-            speed = self.threads * CPU_FLOPS / (2 * number)
+            speed = self.threads * CPU_FLOPS / (2 * size)
         else:
-            bytes_read = number * (4 if self.dtype == "float32" else 2)
-            speed = self.concurrency / max(GPU_STEP_SECONDS, bytes_read / GPU_BYTES_PER_SECOND)
-        return speed, f"a guess from {number / 1e9:.2g} billion parameters on {self.device}"
+            bytes_per_parameter = 4 if self.dtype == "float32" else 2
+            read_seconds = size * bytes_per_parameter / GPU_BYTES_PER_SECOND
+            speed = self.concurrency / max(GPU_STEP_SECONDS, read_seconds)
+        return speed, f"a guess from {size / 1e9:.2g} billion parameters on {self.device}"
 
     def measures(self) -> tuple[str, ...]:
         return "cache_bytes", "cache_peak", "seconds_per_token", "cpu_seconds_per_token"
@@ -126,29 +130,33 @@ class Transformers(LocalWeights, Prunable, Forecast, Measuring):
         return super().weights(task)._replace(dtype=self.dtype, attn=self.attn)
 
     def _generating(self, task: Task) -> Source:
-        """The weights as they are loaded to generate."""
+        """Return the weights as they are loaded to generate."""
         source = self.source(task)
-        return source if self.attn in GENERATES else source._replace(attn="sdpa")
+        if self.attn not in GENERATES:
+            source = source._replace(attn="sdpa")
+        return source
 
     def fit_policy(
         self, policy: Policy, train_on: Sequence[TrainingProblems]
     ) -> Iterator[Progress]:
-        """Fit a policy on greedy, correct replies to training problems, once for each folder of
-        weights.
-        """
+        """Fit a policy on greedy, correct replies, once for each folder of weights."""
         by_source: dict[Source, list[TrainingProblems]] = {}
         for problems in train_on:
             by_source.setdefault(self._generating(problems.task), []).append(problems)
         for source, sets in by_source.items():
             if not isinstance(policy, Trainable) or not policy.needs_fit(source.folder):
                 continue
-            if not source.folder.is_dir():  # what is fitted is written beside the weights
-                what = f"`{policy.plugin_name()}` can be fitted only to weights in a folder, not to {source.folder}"
-                hint = f'hf download {source.folder} --local-dir DIR, then id = "DIR"'
-                raise UserError(
-                    what, hint=hint if source.folder.suffix != ".gguf" else 'id = "FOLDER"'
+            if not source.folder.is_dir():  # what is fitted is written next to the weights
+                name = policy.plugin_name()
+                message = (
+                    f"`{name}` can be fitted only to weights in a folder, not to {source.folder}"
                 )
-            loaded, traces = load(source), list[TokenTrace]()
+                hint = f'hf download {source.folder} --local-dir DIR, then id = "DIR"'
+                if source.folder.suffix == ".gguf":
+                    hint = 'id = "FOLDER"'
+                raise UserError(message, hint=hint)
+            loaded = load(source)
+            traces = list[TokenTrace]()
             for problems in sets:
                 yield from self._correct_traces(loaded, problems, traces)
             tasks = ", ".join(dict.fromkeys(problems.task.plugin_name() for problems in sets))
@@ -159,32 +167,30 @@ class Transformers(LocalWeights, Prunable, Forecast, Measuring):
         self, loaded: Loaded, train_on: TrainingProblems, traces: list[TokenTrace]
     ) -> Iterator[Progress]:
         """Answer training problems greedily, and add the correct replies to `traces`."""
-        task, before = train_on.task, len(traces)
-        where = {"task": task.plugin_name(), "size": train_on.size}
+        task = train_on.task
+        traces_before = len(traces)
+        progress: Progress = {"task": task.plugin_name(), "size": train_on.size}
         problems = list(islice(train_on.problems(seed_from("fit", train_on.seed)), FIT_PROBLEMS))
         if any(len(problem.turns) > 1 for problem in problems):
-            raise UserError(
-                "an eviction policy is fitted on problems of one turn",
-                hint="per_turn = 0 under [[train]]",
-            )
+            message = "an eviction policy is fitted on problems of one turn"
+            raise UserError(message, hint="per_turn = 0 under [[train]]")
         requests = [Request.first_turn(task, problem) for problem in problems]
         replies = [SampledGeneration(loaded.prompt(request), self.budget) for request in requests]
         reported = 0
         for complete in generate_all(TorchEngine(loaded, None, None, FIT_BATCH), replies):
             if complete // FIT_BATCH > reported // FIT_BATCH:
                 reported = complete
-                yield {**where, "answered": complete, "of": len(replies)}
+                yield {**progress, "answered": complete, "of": len(replies)}
         for request, reply in zip(requests, replies, strict=True):
+            if not reply.ended or loaded.end_of_thinking not in reply.tokens:
+                continue
             _, answer, _ = loaded.read(request, reply)
-            if (
-                reply.ended
-                and loaded.end_of_thinking in reply.tokens
-                and task.grade(request.problem, answer).correct
-            ):
+            if task.grade(request.problem, answer).correct:
                 start = len(reply.prompt)
                 end = start + reply.tokens.index(loaded.end_of_thinking) + 1
                 traces.append(TokenTrace(reply.prompt + reply.tokens, start, end))
-        yield {**where, "answered": len(replies), "correct": len(traces) - before}
+        correct = len(traces) - traces_before
+        yield {**progress, "answered": len(replies), "correct": correct}
 
     async def __aenter__(self) -> Self:
         self._workers: dict[tuple[Path, bool], BatchWorker] = {}
@@ -198,20 +204,23 @@ class Transformers(LocalWeights, Prunable, Forecast, Measuring):
     async def _generated(
         self, loaded: Loaded, reply: SampledGeneration, *, full: bool
     ) -> SampledGeneration:
-        """The reply, generated with the full KV cache or with the one that the policy prunes."""
-        if (loaded.folder, full) not in self._workers:
-            policy, budget = (None, None) if full else (self.policy, self.cache_budget)
-            engine = partial(TorchEngine, loaded, policy, budget, self.concurrency)
-            self._workers[loaded.folder, full] = BatchWorker(engine)
-        await self._workers[loaded.folder, full].run(reply)
+        """Generate a reply with the full KV cache, or with the one that the policy prunes."""
+        key = (loaded.folder, full)
+        if key not in self._workers:
+            if full:
+                engine = partial(TorchEngine, loaded, None, None, self.concurrency)
+            else:
+                engine = partial(
+                    TorchEngine, loaded, self.policy, self.cache_budget, self.concurrency
+                )
+            self._workers[key] = BatchWorker(engine)
+        await self._workers[key].run(reply)
         return reply
 
     async def _full_cache_reply(
         self, loaded: Loaded, reply: SampledGeneration
     ) -> SampledGeneration:
-        """Generate a reply over the full cache; a greedy one, which is the same for every policy,
-        only once.
-        """
+        """Generate a reply over the full cache, a greedy one only once for all policies."""
         if self.temperature:
             return await self._generated(loaded, reply, full=True)
         key = tuple(reply.prompt), reply.budget
@@ -228,30 +237,36 @@ class Transformers(LocalWeights, Prunable, Forecast, Measuring):
         started = time.monotonic()
         prompt = loaded.prompt(request)
         budget = min(self.budget, request.budget or self.budget)
-        at, top_p, top_k = self.temperature, self.top_p, self.top_k
-        new = partial(SampledGeneration, prompt, budget, at, request.seed, top_p=top_p, top_k=top_k)
-        drifted: dict[str, float] = {}
+        new = partial(
+            SampledGeneration,
+            prompt,
+            budget,
+            self.temperature,
+            request.seed,
+            top_p=self.top_p,
+            top_k=self.top_k,
+        )
+        drift: dict[str, float] = {}
         if self.policy is None or self.cache_budget is None or self.fidelity == "no":
             reply = await self._generated(loaded, new(), full=False)
         else:
             reply = await self._full_cache_reply(loaded, new())
-            drifted = await asyncio.to_thread(loaded.drift, reply, self.policy, self.cache_budget)
+            drift = await asyncio.to_thread(loaded.drift, reply, self.policy, self.cache_budget)
             if self.fidelity == "also":
                 reply = await self._generated(loaded, new(), full=False)
-        thinking, answer, thought = loaded.read(request, reply)
+        thinking, answer, thinking_tokens = loaded.read(request, reply)
         bill = Bill(
-            len(prompt),
-            thought,
-            len(reply.tokens) - thought,
-            time.monotonic() - started,
-            "tokenizer",
+            prompt_tokens=len(prompt),
+            thinking_tokens=thinking_tokens,
+            answer_tokens=len(reply.tokens) - thinking_tokens,
+            seconds=time.monotonic() - started,
+            counted_by="tokenizer",
         )
         stop: Literal["end", "length"] = "end" if reply.ended else "length"
         # With fidelity = "only" the cache of interest is the pruned one that read the reply, not
         # the one that wrote it.
-        measured = (
-            {**reply.measures, **drifted}
-            if self.fidelity == "only"
-            else {**drifted, **reply.measures}
-        )
-        return Completion(thinking, answer, stop, bill, measured, reply.tokens)
+        if self.fidelity == "only":
+            measures = reply.measures | drift
+        else:
+            measures = drift | reply.measures
+        return Completion(thinking, answer, stop, bill, measures, reply.tokens)

@@ -1,5 +1,4 @@
-"""Writes worked solutions in the pocket model's words, by rule: right ones, or with one consistent
-error.
+"""Writes worked solutions in the pocket model's words, by rule, right or with one consistent error.
 
 It is a teacher for experiments on which traces to train on: all its traces have one style and
 length, and only their quality differs. With `slip = "carry"` it forgets every carry or borrow from
@@ -23,8 +22,8 @@ class Tutor(Slipping, WithCodec):
     def check(self, task: Task, size: int) -> None:
         codec_for(task.plugin_name()).check(task, size)
         if self.slip and task.plugin_name() != "execution":
-            what = f"slip = {self.slip!r} is an error in sums, and {task.plugin_name()} has none"
-            raise UserError(what, hint="leave out `slip`, or use the task execution")
+            message = f"slip = {self.slip!r} is an error in sums, and {task.plugin_name()} has none"
+            raise UserError(message, hint="leave out `slip`, or use the task execution")
 
     def codec_name(self, task: Task) -> str:  # noqa: ARG002 it has no other
         return Pocket.plugin_name()
@@ -34,21 +33,30 @@ class Tutor(Slipping, WithCodec):
         example = codec.lesson(request)
         if example is None:
             raise ModelFailure("the tutor can't solve this problem")
-        said = _without_carry(codec, example.said) if self.slips(request) else example.said
-        tokens = codec.encode(said)
-        thinking, answer, thought = codec.reply(request, tokens)
-        bill = Bill(len(example.prompt), thought, len(said) - thought, counted_by="tokenizer")
+        words = example.reply
+        if self.slips(request):
+            words = _without_carry(codec, words)
+        tokens = codec.encode(words)
+        thinking, answer, thinking_tokens = codec.reply(request, tokens)
+        bill = Bill(
+            prompt_tokens=len(example.prompt),
+            thinking_tokens=thinking_tokens,
+            answer_tokens=len(words) - thinking_tokens,
+            counted_by="tokenizer",
+        )
         return Completion(thinking, answer, "end", bill, tokens=tokens)
 
 
-def _without_carry(codec: PocketCodec, said: list[str]) -> list[str]:
-    """The reply with each sum as it comes out if the carry from tens to hundreds is dropped."""
-    first, *steps = codec.steps(said[: said.index(ANSWER)])
-    words, total = first, _total(first)
+def _without_carry(codec: PocketCodec, reply: list[str]) -> list[str]:
+    """Return the reply with each sum as it is without the carry from tens to hundreds."""
+    start, *steps = codec.steps(reply[: reply.index(ANSWER)])
+    words = [*start]
+    total = _total(start)
     for step, key, value, *_ in steps:
         units, tens = added(total, int(value))[:2]
         sums = [units, tens[:2], *digits(total)[2:]]
-        words, total = [*words, step, key, value, *sums], _total(sums)
+        words += [step, key, value, *sums]
+        total = _total(sums)
     return [*words, ANSWER, *digits(total), EOS]
 
 

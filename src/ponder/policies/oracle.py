@@ -26,7 +26,8 @@ class Oracle(Policy):
     def score(self, view: CacheView) -> Tensor:
         if self.importance is None:
             raise UserError(
-                "the eviction policy `oracle` must know the whole text in advance, so it can't generate one",
+                "the eviction policy `oracle` must know the whole text in advance, so it can't"
+                " generate one",
                 hint='fidelity = "only" measures it on the full cache\'s text',
             )
         scores: Tensor = self.importance[view.positions.long()]

@@ -131,7 +131,7 @@ def _is_as_taught(codec: PocketCodec, style: Style, run: EvalRun) -> bool:
     """Return whether all replies are exactly those of the training examples."""
     for request, words in zip(run.requests, run.replies, strict=True):
         example = codec.lesson(request, style)
-        if example is None or example.said != words:
+        if example is None or example.reply != words:
             return False
     return True
 

@@ -62,7 +62,7 @@ class Shape:
 
 
 class Table(nn.Module):
-    """One vector per word: the sum of its features' vectors (`parts`) and one for it alone (`own`)."""
+    """One vector per word: its features' vectors (`parts`) plus one for it alone (`own`)."""
 
     has: Tensor  # (words, features): 1 where a word has a feature
 

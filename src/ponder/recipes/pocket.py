@@ -1,5 +1,4 @@
-"""Trains the pocket models that ship with Ponder: `ponder prepare pocket -o FOLDER`, on one CPU
-thread.
+"""Trains the pocket models that ship with Ponder, on one CPU thread: `ponder prepare pocket`.
 
 Problems are generated during training. A model of the style `plain` starts from random weights,
 `short` and `wordy` from the plain model, `long` from the short one. Problems whose id hashes to 0
@@ -151,9 +150,9 @@ class Data:
             del unpacked[-len(group) :]
             groups.append((len(group), length))
             for example in group:
-                ids = self.codec.encode(example.prompt + example.said)
-                for n in range(len(example.said)):
-                    if n in example.apart:
+                ids = self.codec.encode(example.prompt + example.reply)
+                for n in range(len(example.reply)):
+                    if n in example.without_loss:
                         continue
                     position = len(example.prompt) + n
                     predicting.append(len(tokens) + position - 1)
@@ -170,7 +169,7 @@ class Data:
         )
 
     def listen(self, folder: Path, step: int) -> None:
-        """Let the model in a folder reply to new problems, and build examples around its replies."""
+        """Let the model in a folder answer new problems, and build examples around its replies."""
         seed = seed_from("pocket replies", self.recipe.seed, step)
         rng = random.Random(seed)
         requests: list[Request] = []
@@ -202,7 +201,7 @@ def words_in(examples: Sequence[Example]) -> int:
 
 
 def _length(example: Example) -> int:
-    return len(example.prompt) + len(example.said)
+    return len(example.prompt) + len(example.reply)
 
 
 class Muon:  # when weights are next trained: torch.optim.Muon, whose steps differ in the last bits
@@ -402,7 +401,7 @@ def make(
     task: str = "",  # only models for this task; left out: all tasks
     style: str = "",  # only this style, and those that it starts from; left out: all styles
 ) -> Iterator[Progress]:
-    """Train the pocket models, each in a folder of its own, and measure them on held-out problems."""
+    """Train the pocket models, each in its own folder, and measure them on held-out problems."""
     from ponder.recipes.measure import write_card
 
     needed = set[tuple[str, Style]]()

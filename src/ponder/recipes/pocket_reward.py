@@ -1,5 +1,4 @@
-"""Trains the pocket rewards that ship with Ponder: `ponder prepare pocket_reward -o FOLDER`, on one
-CPU thread.
+"""Trains the pocket rewards that ship with Ponder, on one CPU: `ponder prepare pocket_reward`.
 
 First a language model learns which word follows, in right traces and in traces with errors; words
 that don't follow are read but not learned. Small and medium start from random weights, large starts
@@ -115,9 +114,7 @@ def make(
     folder: Path,
     seed: int = 1,  # of the training
 ) -> Iterator[Progress]:
-    """Train the pocket rewards small, medium and large, each in a folder of its own, and measure
-    them.
-    """
+    """Train the pocket rewards small, medium and large, each in its own folder; measure them."""
     for size, unseeded in BACKBONES.items():
         recipe = replace(unseeded, seed=seed)
         heads = replace(HEADS, seed=seed)
@@ -180,7 +177,8 @@ def measured(folder: Path, size: Any, n: int = TESTED) -> dict[str, Any]:
     return {
         "parameters": reward.parameters(),
         "test": {
-            "traces": f"{n} of held-out problems, {len(faulty)} of them with errors (`ponder.recipes.faults`)",
+            "traces": f"{n} of held-out problems, {len(faulty)} of them with errors"
+            " (`ponder.recipes.faults`)",
             "interval": "95 %, bootstrap over problems",
             "threshold": "chosen on one half of the problems, tested on the other",
         },

@@ -7,11 +7,11 @@ from itertools import accumulate
 
 
 def spans(lengths: Sequence[int], room: int, context: float) -> Iterator[tuple[int, int, int]]:
-    """Divide steps of these lengths into as few windows as possible: first step shown, first step
-    scored, end.
+    """Divide steps into windows; yield each one's first step, first scored step, and end.
 
-    A window shows the last steps before it that fit into `context` tokens, then as many new ones as
-    there is room for, at least one. Each step is scored in exactly one window.
+    `lengths` are the steps' tokens. A window shows the last steps before it that fit into `context`
+    tokens, then as many new ones as there is room for, at least one. Each step is scored in exactly
+    one window.
     """
     ends = list(accumulate(lengths, initial=0))
     done = 0
@@ -31,15 +31,19 @@ def spans(lengths: Sequence[int], room: int, context: float) -> Iterator[tuple[i
 
 
 def batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Group indices of rows of similar length, each group padded to at most `max_tokens`, or a
-    single longer row.
+    """Group the indices of rows by length, each group padded to at most `max_tokens`.
 
-    The longest rows come first, so that a shortage of memory shows at once.
+    A longer row is a group of its own. The longest rows come first, so that a shortage of memory
+    shows at once.
     """
     groups: list[list[int]] = []
-    for n in sorted(range(len(lengths)), key=lambda n: -lengths[n]):
-        if groups and (len(groups[-1]) + 1) * lengths[groups[-1][0]] <= max_tokens:
-            groups[-1].append(n)
-        else:
-            groups.append([n])
+    longest_first = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    for index in longest_first:
+        if groups:
+            group = groups[-1]
+            padded_tokens = (len(group) + 1) * lengths[group[0]]
+            if padded_tokens <= max_tokens:
+                group.append(index)
+                continue
+        groups.append([index])
     return groups

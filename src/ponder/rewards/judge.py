@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
@@ -58,12 +57,16 @@ Question:
 Score each step from 0 to 1, by what is known at that point:
 - soundness: what it claims is true and follows from the question and the steps before it;
 - consistency: it doesn't contradict the question, an earlier step or itself;
-- progress: it brings the answer nearer, or rules something out; repeating or wandering brings it no nearer.
-1 is a step without fault, 0.5 one that is harmless but useless, 0 one that is wrong. A step that builds on a wrong one
-is wrong unless it corrects it. Then score the reasoning as a whole: how surely somebody who followed its plan would get
+- progress: it brings the answer nearer, or rules something out; repeating or wandering brings it \
+no nearer.
+1 is a step without fault, 0.5 one that is harmless but useless, 0 one that is wrong. A step that \
+builds on a wrong one
+is wrong unless it corrects it. Then score the reasoning as a whole: how surely somebody who \
+followed its plan would get
 the right answer.
 
-Reply with JSON and nothing else, with {count} numbers in "steps", one for each step from {first} to {last}:
+Reply with JSON and nothing else, with {count} numbers in "steps", one for each step from {first} \
+to {last}:
 {{"steps": [...], "whole": ...}}"""
 EARLIER = " Those before step {first} are shown for context; don't score them."
 
@@ -79,9 +82,10 @@ class Judge(Reward, RatesEach, Asking):
 
     def __post_init__(self) -> None:
         if not 0 <= self.context <= 0.9 or self.window < 8:
-            raise UserError(
+            message = (
                 "context is a fraction from 0 to 0.9, and window a number of tokens, at least 8"
             )
+            raise UserError(message)
         self._judge  # noqa: B018 raises if its settings are wrong
 
     @cached_property
@@ -102,36 +106,40 @@ class Judge(Reward, RatesEach, Asking):
     def limit(self, tokens: int) -> Spend:
         # Each request repeats the rubric and, after the first, a part of the steps before.
         requests = 1 + int(tokens / (self.window * (1 - self.context)))
-        one = self._judge.turn_limit(min(tokens, self.window) + len(RUBRIC)) or Spend(
-            self.window, self.window, 1
-        )
-        return one.times(requests)
+        per_request = self._judge.turn_limit(min(tokens, self.window) + len(RUBRIC))
+        if per_request is None:
+            per_request = Spend(self.window, self.window, 1)
+        return per_request.times(requests)
 
     def ready(self) -> None:
         self._judge.ready()
 
     def rate(self, traces: Sequence[Steps]) -> list[Scores]:
-        rated = dict(self.rate_each(traces))
-        return [rated[n] for n in range(len(traces))]
+        scores = dict(self.rate_each(traces))
+        return [scores[index] for index in range(len(traces))]
 
     def rate_each(self, traces: Sequence[Steps]) -> Iterator[tuple[int, Scores]]:
         # The loop runs only while the next reply is awaited, so that each score is there as soon as
         # it is known.
         with asyncio.Runner() as runner, ExitStack() as stack:
-            model = runner.run(_entered(self._build()))
+            model = runner.run(_open(self._build()))
             stack.callback(lambda: runner.run(model.__aexit__(None, None, None)))
             free = asyncio.Semaphore(model.concurrency)
             loop = runner.get_loop()
-            asked = {
-                loop.create_task(self._one(trace, model, free)): n for n, trace in enumerate(traces)
-            }
-            stack.callback(lambda: runner.run(_cancelled(asked)))
-            while asked:
-                done = runner.run(_some(asked))
+            pending = dict[asyncio.Task[Scores], int]()
+            for index, trace in enumerate(traces):
+                pending[loop.create_task(self._score(trace, model, free))] = index
+            stack.callback(lambda: runner.run(_cancel(pending)))
+            while pending:
+                done = runner.run(_first_done(pending))
                 # scores before any error
                 for task in sorted(done, key=lambda task: task.exception() is not None):
                     error = task.exception()
-                    yield asked.pop(task), task.result() if error is None else _why(error)
+                    index = pending.pop(task)
+                    if error is None:
+                        yield index, task.result()
+                    else:
+                        yield index, _unscored(error)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[AsyncScore]:
@@ -143,97 +151,111 @@ class Judge(Reward, RatesEach, Asking):
             free = asyncio.Semaphore(model.concurrency)
 
             async def score(traces: Sequence[Steps], request: Request) -> list[Scores]:
-                asked = (
-                    self._one(trace, model, free, request)
-                    for trace in traces
-                    if trace.part(self.of)
-                )
-                replies = await asyncio.gather(*asked, return_exceptions=True)
-                rated = [
-                    _why(reply) if isinstance(reply, BaseException) else reply for reply in replies
-                ]
-                if failure := next(
-                    (reply for reply in replies if isinstance(reply, ModelFailure)), None
-                ):
-                    raise ModelFailure(
-                        f"the judge: {failure}", sum((scores.bill for scores in rated), Bill())
-                    )
+                calls = []
+                for trace in traces:
+                    if trace.part(self.of):
+                        calls.append(self._score(trace, model, free, request))
+                results = await asyncio.gather(*calls, return_exceptions=True)
+                rated = list[Scores]()
+                failures = list[ModelFailure]()
+                for result in results:
+                    if isinstance(result, ModelFailure):
+                        failures.append(result)
+                    if isinstance(result, BaseException):
+                        rated.append(_unscored(result))
+                    else:
+                        rated.append(result)
+                if failures:
+                    bill = sum((scores.bill for scores in rated), Bill())
+                    raise ModelFailure(f"the judge: {failures[0]}", bill)
                 return with_totals(self, traces, rated)
 
             yield score
 
-    async def _one(
+    async def _score(
         self, trace: Steps, model: Model, free: asyncio.Semaphore, turn: Request | None = None
     ) -> Scores:
-        steps, bill = trace.part(self.of), Bill()
-        scores, whole = list[float](), 0.0
+        """Score one trace, window by window; in a run, `turn` is the request that it belongs to."""
+        steps = trace.part(self.of)
+        bill = Bill()
+        scores = list[float]()
+        trajectory = 0.0
         room = self.window - len(trace.question) // 4
         if room < self.window / 2:
             return Scores(why=f"its question leaves no room in a window of {self.window} tokens")
         lengths = [1 + len(step) // 4 for step in steps]
-        for first, new, last in spans(lengths, room, self.context * self.window):
-            request = _request(trace, steps, first, new, last)
+        for first, new, end in spans(lengths, room, self.context * self.window):
+            request = _request(trace, steps, first, new, end)
             if turn:
-                limit = (model.turn_limit(request.prompt_limit) or Spend(calls=1)).as_reward(
-                    model.prices
-                )
+                limit = model.turn_limit(request.prompt_limit) or Spend(calls=1)
+                limit = limit.as_reward(model.prices)
                 request = replace(request, limit=limit, observer=turn.observer)
             try:
                 async with free:
-                    # In a run, the turn that it scores for has reserved what it may take.
-                    reply = await (model.complete(request) if turn else complete(model, request))
+                    if turn:
+                        # The turn has reserved what scoring may take.
+                        reply = await model.complete(request)
+                    else:
+                        reply = await complete(model, request)
                 bill += reply.bill
-                new_scores, whole = parse(reply.answer, last - new)
+                new_scores, trajectory = parse(reply.answer, end - new)
             except ValueError as error:
                 return Scores(why=f"the judge: {error}", bill=bill)
             except ModelFailure as error:
                 raise ModelFailure(str(error), bill + (error.bill or Bill())) from error
             scores += new_scores
-        return Scores(tuple(scores), whole, bill=bill)
+        return Scores(tuple(scores), trajectory, bill=bill)
 
 
-async def _entered(model: Model) -> Model:
+async def _open(model: Model) -> Model:
     return await model.__aenter__()
 
 
-async def _some(tasks: Iterable[asyncio.Task[Scores]]) -> set[asyncio.Task[Scores]]:
-    """The tasks that are done, at least one."""
+async def _first_done(tasks: Iterable[asyncio.Task[Scores]]) -> set[asyncio.Task[Scores]]:
+    """Wait until a task is done; return all that are."""
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     return done
 
 
-async def _cancelled(tasks: Iterable[asyncio.Task[Scores]]) -> None:
+async def _cancel(tasks: Iterable[asyncio.Task[Scores]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _why(error: BaseException) -> Scores:
-    """Why a trace has no scores: the judge gave no answer. Other errors are raised."""
+def _unscored(error: BaseException) -> Scores:
+    """Return scores that hold why there are none: the judge failed. Raise any other error."""
     if not isinstance(error, ModelFailure):
         raise error
     return Scores(why=f"the judge: {error}", bill=error.bill or Bill())
 
 
-def _request(trace: Steps, steps: Sequence[str], first: int, new: int, last: int) -> Request:
+def _request(trace: Steps, steps: Sequence[str], first: int, new: int, end: int) -> Request:
+    """Return the request that shows the steps from `first` to `end` and scores those from `new`."""
+    earlier = ""
+    if first < new:
+        earlier = EARLIER.format(first=new + 1)
+    shown_steps = [f"Step {index + 1}:\n{steps[index]}" for index in range(first, end)]
     text = RUBRIC.format(
-        earlier=EARLIER.format(first=new + 1) if first < new else "",
+        earlier=earlier,
         question=trace.question,
-        steps="\n\n".join(f"Step {n + 1}:\n{steps[n]}" for n in range(first, last)),
-        count=last - new,
+        steps="\n\n".join(shown_steps),
+        count=end - new,
         first=new + 1,
-        last=last,
+        last=end,
     )
-    problem = Problem(trace.id, last - new, (text,))
+    problem = Problem(trace.id, end - new, (text,))
     return Request(_Judging(), problem, (Message("user", text),), seed_from("judge", trace.id, new))
 
 
 def parse(text: str, steps: int) -> tuple[list[float], float]:
-    """The step scores and the score of the whole in a judge's reply, which may contain other text.
+    """Return the step scores and the trajectory's score in a judge's reply.
 
-    Raises `ValueError` if they aren't as asked.
+    The reply may contain other text. Raise `ValueError` if they aren't as requested.
     """
-    reply, end, left = None, 0, 2 * len(text) + 2_000_000
+    reply = None
+    end = 0
+    characters_left = 2 * len(text) + 2_000_000
     for brace in re.finditer(r'\{\s*"', text):
         if brace.start() < end:
             continue
@@ -242,8 +264,8 @@ def parse(text: str, steps: int) -> tuple[list[float], float]:
         except json.JSONDecodeError as error:
             # Limited, because each of a million braces could otherwise be read to the end. From the
             # text's beginning, because the error counts the lines up to its place.
-            left -= error.pos
-            if left < 0:
+            characters_left -= error.pos
+            if characters_left < 0:
                 break
             continue
         except (ValueError, RecursionError):  # a number of 5,000 digits, or a thousand brackets
@@ -252,25 +274,26 @@ def parse(text: str, steps: int) -> tuple[list[float], float]:
             reply = value
     if reply is None or not isinstance(reply["steps"], list):
         raise ValueError("no scores in the reply")
-    scores = [step.get("score") if isinstance(step, dict) else step for step in reply["steps"]]
+    scores = list[Any]()
+    for step in reply["steps"]:
+        if isinstance(step, dict):
+            scores.append(step.get("score"))
+        else:
+            scores.append(step)
     if len(scores) != steps:
         raise ValueError(f"{len(scores)} scores for {steps} steps")
     return [_score(score) for score in scores], _score(reply.get("whole"))
 
 
 def _score(score: Any) -> float:
-    if (
-        isinstance(score, bool)
-        or not isinstance(score, int | float)
-        or math.isnan(score)
-        or not 0 <= score <= 1
-    ):
+    is_number = isinstance(score, int | float) and not isinstance(score, bool)
+    if not is_number or not 0 <= score <= 1:  # nan is in no range
         raise ValueError(f"{score!r:.40} is not a score from 0 to 1")
     return float(score)
 
 
 class _Judging(Task):
-    """Judging as a task, so that any model can do it; the oracle model gives full marks."""
+    """Judging as a task, so that any model can do it; the oracle model gives every step a 1."""
 
     def problem(self, size: int, seed: int) -> Problem:
         raise NotImplementedError

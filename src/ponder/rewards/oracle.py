@@ -21,54 +21,66 @@ from ponder.core import CheckedSteps, Part, Problem, Request, Reward, Scores, St
 
 @dataclass(frozen=True, kw_only=True)
 class Oracle(Reward):
-    # only from Python
+    # a function from a trace to one score per step, or None; only from Python
     tells: Callable[[Steps], Sequence[float] | None] | None = field(default=None, compare=False)
 
     def rate(self, traces: Sequence[Steps]) -> list[Scores]:
-        return [self._one(trace) for trace in traces]
+        return [self._rate(trace) for trace in traces]
 
-    def _one(self, trace: Steps) -> Scores:
-        labels = (self.tells and self.tells(trace)) or given(trace, self.of)
+    def _rate(self, trace: Steps) -> Scores:
+        labels: Sequence[Any] | None = None
+        if self.tells:
+            labels = self.tells(trace)
+        labels = labels or true_labels(trace, self.of)
         if labels is None:
-            checkable = "problem" in trace.facts and "codec" not in trace.facts
-            return Scores(
-                why="no labels, and no key `codec` to check it with"
-                if checkable
-                else "it has no labels"
-            )
+            if "problem" in trace.facts and "codec" not in trace.facts:
+                return Scores(why="no labels, and no key `codec` to check it with")
+            return Scores(why="it has no labels")
         try:
             steps = tuple(float(label) for label in labels)
         except (TypeError, ValueError):
             return Scores(why=f"its labels aren't numbers: {labels!r:.40}")
-        correct = trace.facts.get("correct")
-        return Scores(steps, None if correct is None else float(correct))
+        trajectory = trace.facts.get("correct")
+        if trajectory is not None:
+            trajectory = float(trajectory)
+        return Scores(steps, trajectory)
 
 
-def given(trace: Steps, of: Part = "all") -> Sequence[Any] | None:
-    """The labels in a trace, or those that its codec finds; None if there are none."""
-    facts, count = trace.facts, len(trace.part(of))
-    if isinstance(labels := facts.get("labels"), list | tuple):
+def true_labels(trace: Steps, of: Part = "all") -> Sequence[Any] | None:
+    """Return the labels in a trace, or those of its codec or task; None if there are none."""
+    facts = trace.facts
+    labels = facts.get("labels")
+    if isinstance(labels, list | tuple):
         return labels
-    if isinstance(label := facts.get("label"), int) and label >= -1:
-        return [n < label or label == -1 for n in range(count)]
+    first_wrong = facts.get("label")
+    if isinstance(first_wrong, int) and first_wrong >= -1:
+        count = len(trace.part(of))
+        return [index < first_wrong or first_wrong == -1 for index in range(count)]
     if "problem" not in facts or facts.get("task") not in plugins.names("tasks"):
         return None
-    kind, problem = plugins.load("tasks", facts["task"]), msgspec.convert(facts["problem"], Problem)
-    if (codec := plugins.codec(str(facts.get("codec")), facts["task"])) is None:
-        if not issubclass(kind, CheckedSteps):
+    task = plugins.load("tasks", facts["task"])
+    problem = msgspec.convert(facts["problem"], Problem)
+    codec = plugins.codec(str(facts.get("codec")), facts["task"])
+    thinking: Sequence[Any]
+    answer: Sequence[Any] = ()
+    if codec is not None:
+        request = Request.first_turn(task(), problem)
+        thinking = codec.sound(request, trace.thinking, str(facts.get("style", "")))
+    elif issubclass(task, CheckedSteps):
+        sound = task.sound_steps(problem, [*trace.thinking, *trace.answer])
+        if sound is None:
             return None
-        checked = kind.sound_steps(problem, [*trace.thinking, *trace.answer])
-        if checked is None:
-            return None
-        sound, stated = checked[: len(trace.thinking)], checked[len(trace.thinking) :]
+        thinking = sound[: len(trace.thinking)]
+        answer = sound[len(trace.thinking) :]
     else:
-        style = str(facts.get("style", ""))
-        sound, stated = codec.sound(Request.first_turn(kind(), problem), trace.thinking, style), []
-    correct = kind().grade(problem, "\n\n".join(trace.answer)).correct
-    answer = [*stated[:-1], correct] if stated else [correct] * len(trace.answer)
-    parts: dict[Part, Sequence[Any]] = {
-        "all": [*sound, *answer],
-        "thinking": sound,
-        "answer": answer,
-    }
-    return parts[of]
+        return None
+    correct = task().grade(problem, "\n\n".join(trace.answer)).correct
+    if answer:
+        answer = [*answer[:-1], correct]
+    else:
+        answer = [correct] * len(trace.answer)
+    if of == "thinking":
+        return thinking
+    if of == "answer":
+        return answer
+    return [*thinking, *answer]

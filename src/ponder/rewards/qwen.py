@@ -1,5 +1,4 @@
-"""Scores steps with Qwen2.5-Math-PRM: the probability that a step is right, read at a marker after
-it.
+"""Scores steps with Qwen2.5-Math-PRM: the probability that a step is right, read after each step.
 
 Zhang et al. 2025 (arXiv 2501.07301). The head, two linear layers on Qwen2's hidden states with two
 classes, is built here, so that no remote code from the model's repository runs. A marker inside a
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ponder.core import Steps
-from ponder.rewards._weights import Reading, SafeTokenizer, Weighted
+from ponder.rewards._weights import Reading, SafeTokenizer, Weighted, tokenized
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +35,7 @@ class Qwen(Weighted):
 
 
 def two_classes(reward: Weighted) -> tuple[Any, Callable[[Tensor], Tensor]]:
-    """Qwen2, and a head that returns the probability of the second of two classes."""
+    """Return Qwen2, and a head that gives the probability of the second of two classes."""
     from torch import nn
     from transformers import Qwen2Model, Qwen2PreTrainedModel
 
@@ -57,18 +56,14 @@ def two_classes(reward: Weighted) -> tuple[Any, Callable[[Tensor], Tensor]]:
 def marked(
     tokenizer: SafeTokenizer, traces: Sequence[tuple[str, Sequence[str]]], system: str
 ) -> list[Reading]:
-    """Questions and steps in the chat template, with a marker after each step."""
-    first = [("system", system)] if system else []
-    before, between, after = (
-        tokenizer.control(p) for p in tokenizer.around(*first, ("user", ""), ("assistant", ""))
-    )
+    """Return questions and steps in the chat template, with a marker after each step."""
+    messages = [("user", ""), ("assistant", "")]
+    if system:
+        messages.insert(0, ("system", system))
+    before, between, after = [tokenizer.control(text) for text in tokenizer.around(*messages)]
     marker = tokenizer.token(MARKER)
-    texts = iter(
-        tokenizer.plain([text for question, steps in traces for text in (question, *steps)])
-    )
-    return [
-        Reading(
-            [*before, *next(texts), *between], [[*next(texts), marker] for _ in steps], tail=after
-        )
-        for _, steps in traces
-    ]
+    readings = list[Reading]()
+    for question, steps in tokenized(tokenizer, traces):
+        head = [*before, *question, *between]
+        readings.append(Reading(head, [[*step, marker] for step in steps], tail=after))
+    return readings

@@ -4,11 +4,9 @@ Zou et al. 2025 (arXiv 2506.18896), in both published forms; the smaller one has
 beside its weights.
 
 - 7B has the format of Qwen2.5-Math-PRM. The published code never computes the trajectory's score
-  that the paper adds;
-  here it is the score of the whole trace as a single step.
+  that the paper adds; here it is the score of the whole trace as a single step.
 - 1.5B has one linear layer, read at the last token of question and trace as plain text. A step's
-  score is that of the
-  trace up to it, and the trajectory's score that of the whole trace.
+  score is that of the trace up to it, and the trajectory's score that of the whole trace.
 """
 
 from __future__ import annotations
@@ -46,7 +44,9 @@ class Reasonflux(Weighted):
             revision=self.revision or None,
             _raise_exceptions_for_missing_entries=False,
         )
-        return None if path is None else str(path)
+        if path is None:
+            return None
+        return str(path)
 
     def network(self, tokenizer: SafeTokenizer) -> tuple[Any, Callable[[Tensor], Tensor]]:  # noqa: ARG002 not needed
         if self._head is None:
@@ -61,36 +61,34 @@ class Reasonflux(Weighted):
         return states, lambda hidden: head(hidden).squeeze(-1).float().sigmoid()
 
     def read(self, tokenizer: SafeTokenizer, traces: Sequence[Steps]) -> list[Reading]:
-        split = [(t.question, t.part(self.of)) for t in traces]
-        return (
-            marked(tokenizer, split, self.system)
-            if self._head is None
-            else _prefixes(tokenizer, split)
-        )
+        texts = [(trace.question, trace.part(self.of)) for trace in traces]
+        if self._head is None:
+            return marked(tokenizer, texts, self.system)
+        return _prefixes(tokenizer, texts)
 
     def whole(self, tokenizer: SafeTokenizer, traces: Sequence[Steps]) -> list[Reading]:
         if self._head is not None:
             return []
-        return marked(
-            tokenizer, [(t.question, [GAP.join(t.part(self.of))]) for t in traces], self.system
-        )
+        texts = [(trace.question, [GAP.join(trace.part(self.of))]) for trace in traces]
+        return marked(tokenizer, texts, self.system)
 
     def rate_each(self, traces: Sequence[Steps]) -> Iterator[tuple[int, Scores]]:
-        for n, scores in super().rate_each(traces):
-            # the last step's score is that of the whole trace
-            ends = self._head is not None and scores.steps
-            yield n, replace(scores, trajectory=scores.steps[-1]) if ends else scores
+        for index, scores in super().rate_each(traces):
+            if self._head is not None and scores.steps:
+                # the last step's score is that of the whole trace
+                yield index, replace(scores, trajectory=scores.steps[-1])
+            else:
+                yield index, scores
 
 
 def _prefixes(
     tokenizer: SafeTokenizer, traces: Sequence[tuple[str, Sequence[str]]]
 ) -> list[Reading]:
-    """Question and steps as one plain text, each step read at the token that contains its last
-    character.
-    """
-    texts = [question + GAP.join(steps) for question, steps in traces]
-    ends = []
+    """Return question and steps as one plain text, each step read at its last character."""
+    texts = list[str]()
+    ends = list[list[int]]()
     for question, steps in traces:
+        texts.append(question + GAP.join(steps))
         lengths = [len(question), *(len(GAP) + len(step) for step in steps)]
         lengths[1] -= len(GAP)  # there is no gap before the first step
         ends.append(list(accumulate(lengths)))

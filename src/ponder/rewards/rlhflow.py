@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ponder.core import Steps
-from ponder.rewards._weights import Reading, SafeTokenizer, Weighted
+from ponder.rewards._weights import Reading, SafeTokenizer, Weighted, tokenized
 from ponder.rewards.shepherd import GOOD, plus_or_minus
 
 if TYPE_CHECKING:
@@ -25,25 +25,25 @@ class Rlhflow(Weighted):
         return plus_or_minus(self, tokenizer)
 
     def read(self, tokenizer: SafeTokenizer, traces: Sequence[Steps]) -> list[Reading]:
-        turns = ("user", ""), ("assistant", "")
-        user, model, again, _, end = (
-            tokenizer.control(part) for part in tokenizer.around(*turns, *turns)
-        )
-        good = tokenizer.token(GOOD)
-        split = [(t.question, *t.part(self.of)) for t in traces]
-        texts = iter(
-            tokenizer.plain([text for question, *steps in split for text in (question, *steps)])
-        )
+        turns = [("user", ""), ("assistant", "")]
+        template = tokenizer.around(*turns, *turns)
+        user, model, again, _, end = [tokenizer.control(text) for text in template]
+        verdict = [*model, tokenizer.token(GOOD)]
+        texts = [(trace.question, trace.part(self.of)) for trace in traces]
         # The first step of a row follows the question in the same turn.
-        firsts = iter(tokenizer.plain([f" {step}" for _, *steps in split for step in steps]))
-        return [
-            Reading(
-                [*user, *next(texts)],
-                [[*next(texts), *model, good] for _ in steps],
-                again,
-                end,
-                back=2,
-                first=[[*next(firsts), *model, good] for _ in steps],
+        firsts = [("", [f" {step}" for step in steps]) for _, steps in texts]
+        readings = list[Reading]()
+        for (question, steps), (_, first_steps) in zip(
+            tokenized(tokenizer, texts), tokenized(tokenizer, firsts), strict=True
+        ):
+            readings.append(
+                Reading(
+                    [*user, *question],
+                    [step + verdict for step in steps],
+                    again,
+                    end,
+                    back=2,
+                    first=[step + verdict for step in first_steps],
+                )
             )
-            for _, *steps in split
-        ]
+        return readings

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ponder.core import Steps
-from ponder.rewards._weights import Reading, SafeTokenizer, Weighted
+from ponder.rewards._weights import Reading, SafeTokenizer, Weighted, begin_tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 MARKER = "ки"
-GOOD, BAD = "+", "-"
+GOOD = "+"
+BAD = "-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,33 +29,30 @@ class Shepherd(Weighted):
         return plus_or_minus(self, tokenizer)
 
     def read(self, tokenizer: SafeTokenizer, traces: Sequence[Steps]) -> list[Reading]:
-        texts, ends = [], []
+        texts = list[str]()
+        ends = list[list[int]]()
         for trace in traces:
-            text, step_ends = trace.question + " ", [len(trace.question)]
-            for n, step in enumerate(trace.part(self.of), 1):
-                numbered = (
-                    step if re.match(r"step \d", step, re.IGNORECASE) else f"Step {n}: {step}"
-                )
-                text += f"{numbered} {MARKER}"
+            text = trace.question + " "
+            step_ends = [len(trace.question)]
+            for number, step in enumerate(trace.part(self.of), 1):
+                if not re.match(r"step \d", step, re.IGNORECASE):
+                    text += f"Step {number}: "
+                text += f"{step} {MARKER}"
                 step_ends.append(len(text))
                 text += "\n"
             texts.append(text)
             ends.append(step_ends)
-        begin = tokenizer.base.bos_token_id
-        start = [] if begin is None else [begin]
+        start = begin_tokens(tokenizer)
         return [Reading(start + head, steps) for head, *steps in tokenizer.parts(texts, ends)]
 
 
 def plus_or_minus(
     reward: Weighted, tokenizer: SafeTokenizer
 ) -> tuple[Any, Callable[[Tensor], Tensor]]:
-    """A causal language model, and a head that returns the probability of + if only + and - were
-    possible.
-    """
+    """Return a causal language model, and a head that gives the probability of + against -."""
     from transformers import AutoModelForCausalLM
 
     model = reward.load(AutoModelForCausalLM)
-    good_or_bad = model.get_output_embeddings().weight[
-        [tokenizer.token(GOOD), tokenizer.token(BAD)]
-    ]
+    both_tokens = [tokenizer.token(GOOD), tokenizer.token(BAD)]
+    good_or_bad = model.get_output_embeddings().weight[both_tokens]
     return model.base_model, lambda hidden: (hidden @ good_or_bad.T).float().softmax(-1)[:, 0]

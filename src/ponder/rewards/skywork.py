@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ponder.core import Steps, UserError
-from ponder.rewards._weights import Reading, SafeTokenizer, Weighted
+from ponder.rewards._weights import Reading, SafeTokenizer, Weighted, begin_tokens, tokenized
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,12 +38,12 @@ class Skywork(Weighted):
         names = tensor_names(self.id, self.revision)
         value_head = "v_head.summary.weight" in names
         if names and not value_head and "score.2.weight" not in names:
-            what = f"{self.id} has neither of Skywork's heads, `v_head.summary` and `score.0` with `score.2`"
-            others = ", ".join(sorted(n for n in names if not n.startswith(("model.", "lm_head."))))
-            raise UserError(
-                what,
-                hint=f"beside the language model it has {others or 'no weights'}: ponder list rewards",
-            )
+            heads = "`v_head.summary` and `score.0` with `score.2`"
+            message = f"{self.id} has neither of Skywork's heads, {heads}"
+            extra = [name for name in names if not name.startswith(("model.", "lm_head."))]
+            has = ", ".join(sorted(extra)) or "no weights"
+            hint = f"beside the language model it has {has}: ponder list rewards"
+            raise UserError(message, hint=hint)
 
         class Network(Qwen2PreTrainedModel):
             _keys_to_ignore_on_load_unexpected = [r"lm_head\..*"]  # noqa: RUF012 published with them
@@ -65,20 +65,17 @@ class Skywork(Weighted):
         return network.model, lambda hidden: head(hidden).squeeze(-1).float().sigmoid()
 
     def read(self, tokenizer: SafeTokenizer, traces: Sequence[Steps]) -> list[Reading]:
-        begin, line = tokenizer.base.bos_token_id, tokenizer.token("\n")
-        start = [] if begin is None else [begin]
-        split = [(t.question + "\n", *t.part(self.of)) for t in traces]
-        texts = iter(tokenizer.plain([text for trace in split for text in trace]))
-        return [
-            Reading([*start, *next(texts)], [[*next(texts), line] for _ in steps])
-            for _, *steps in split
-        ]
+        start = begin_tokens(tokenizer)
+        line_break = tokenizer.token("\n")
+        texts = [(trace.question + "\n", trace.part(self.of)) for trace in traces]
+        readings = list[Reading]()
+        for question, steps in tokenized(tokenizer, texts):
+            readings.append(Reading([*start, *question], [[*step, line_break] for step in steps]))
+        return readings
 
 
 def tensor_names(id: str, revision: str = "") -> frozenset[str]:  # noqa: A002 the name in every reward
-    """Return the names in the file that transformers would load, without loading it; empty if there
-    is none.
-    """
+    """Return the names in the file that transformers would load; empty if there is none."""
     from transformers.utils.hub import cached_file
 
     for name in FILES:

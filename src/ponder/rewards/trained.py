@@ -26,7 +26,7 @@ from ponder.models import read_card
 from ponder.rewards._weights import Weighted
 
 VERSION = 1  # raise it when the same settings train another reward
-# settings that don't change what is learned, or that are told apart below
+# Settings that don't change what is learned; `training` is handled separately.
 UNUSED = ("aggregate", "alpha", "training")
 NOT_LEARNED = ("launch", "processes")  # settings of the training that don't either
 
@@ -52,28 +52,42 @@ class Trained(Weighted):
         if min(self.problems, self.n) < 1:
             raise UserError("problems and n must be at least 1")
         if self.id and (self.start or self.sampler or self.training):
-            what = f"the reward in {self.id} is already trained: `start`, `sampler` and `training` have no effect"
-            raise UserError(what, hint="remove them, or remove `id` to train another")
+            unused = "`start`, `sampler` and `training` have no effect"
+            message = f"the reward in {self.id} is already trained: {unused}"
+            raise UserError(message, hint="remove them, or remove `id` to train another")
 
     def title(self) -> str:
-        return super().title() if self.id else "own-sample reward"
+        if self.id:
+            return super().title()
+        return "own-sample reward"
 
     def trained_on(
         self, train_on: Sequence[TrainingProblems], cut: str, seed: int
     ) -> dict[str, Any]:
-        """What identifies the reward that is trained on a model's own samples, besides that model."""
-        own = {name: value for name, value in self.identity().items() if name not in UNUSED}
-        training = {name: value for name, value in self.training.items() if name not in NOT_LEARNED}
+        """Return what identifies a reward trained on a model's own samples, besides that model."""
+        identity = self.identity()
+        for name in UNUSED:
+            identity.pop(name, None)
+        training = dict(self.training)
+        for name in NOT_LEARNED:
+            training.pop(name, None)
         if training.get("engine") == "ponder":  # the default
             del training["engine"]
-        own |= {"training": training} if training else {}
-        on = [problems.identity() for problems in train_on]
-        return {**own, "cut": cut, "seed": seed, "version": VERSION, "on": on}
+        if training:
+            identity["training"] = training
+        identity["cut"] = cut
+        identity["seed"] = seed
+        identity["version"] = VERSION
+        identity["on"] = [problems.identity() for problems in train_on]
+        return identity
 
     def check_id(self) -> None:
         if not self.id:
-            what = "this reward has not been trained: only `best_of` trains one on its own model's samples"
-            raise UserError(what, hint="ponder prepare own_reward STUDY -o DIR, then id = DIR")
+            message = (
+                "this reward has not been trained: only `best_of` trains one on its own model's"
+                " samples"
+            )
+            raise UserError(message, hint="ponder prepare own_reward STUDY -o DIR, then id = DIR")
         super().check_id()
 
     def ready(self) -> None:
@@ -83,11 +97,15 @@ class Trained(Weighted):
 
     def rate(self, traces: Sequence[Steps]) -> list[Scores]:
         self.check_id()
-        return super().rate(traces) if self._reader is None else self._reader.rate(traces)
+        if self._reader is not None:
+            return self._reader.rate(traces)
+        return super().rate(traces)
 
     def parameters(self) -> int:
         self.check_id()
-        return super().parameters() if self._reader is None else self._reader.parameters()
+        if self._reader is not None:
+            return self._reader.parameters()
+        return super().parameters()
 
     def release(self) -> None:
         super().release()
@@ -96,22 +114,23 @@ class Trained(Weighted):
 
     @cached_property
     def _reader(self) -> Weighted | None:
-        """The reward that reads these weights' own tokens, if their card names a model with such a
-        reward.
-        """
-        card = read_card(Path(self.id)) if Path(self.id).is_dir() else {}
-        return reader(self, self.id, str(card.get("name", ""))) if card else None
+        """Return the reward that reads these weights' own tokens, if their card names one."""
+        folder = Path(self.id)
+        if not folder.is_dir():
+            return None
+        card = read_card(folder)
+        return reader(self, self.id, str(card.get("name", "")))
 
 
 def reader(reward: Trained, weights: str, codec: str) -> Weighted | None:
-    """The reward plugin named like a codec, with these weights and the settings of this reward;
-    None if there is none.
+    """Return the reward plugin named like a codec, with these weights; None if there is none.
 
-    Weights that read and write through a codec have no use for plain text: their reward reads the
-    codec's tokens.
+    Its other settings are those of `reward`. Weights that read and write through a codec have no
+    use for plain text: their reward reads the codec's tokens.
     """
     if codec not in plugins.names("rewards"):
         return None
-    own = {f.name: getattr(reward, f.name) for f in fields(Weighted) if f.name != "id"}
-    made: Weighted = plugins.load("rewards", codec)(id=weights, **own)
-    return made
+    settings = {setting.name: getattr(reward, setting.name) for setting in fields(Weighted)}
+    settings["id"] = weights
+    codec_reward: Weighted = plugins.load("rewards", codec)(**settings)
+    return codec_reward

@@ -1,6 +1,4 @@
-"""Makes one attempt: asks every turn under the study's caps, stores each reply as it arrives, and
-grades the whole.
-"""
+"""Makes one attempt: asks every turn under the caps, stores each reply as it arrives, and grades it."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ from ponder.core import (
 )
 from ponder.core.capabilities import FromLog, Served, grade_turns, grades_slowly, history_message
 from ponder.core.text import encodable
-from ponder.run.caps import Claim, Ledger
+from ponder.run.caps import Ledger, Reservation
 from ponder.run.executors import Executor
 from ponder.run.interrupt import Stop, Stopped
 from ponder.run.prepare import Preparations
@@ -44,8 +42,8 @@ if TYPE_CHECKING:
     from ponder.run.adaptive import Trial
 
 
-class Job(NamedTuple):
-    """An attempt to make."""
+class PendingAttempt(NamedTuple):
+    """An attempt that the store doesn't hold, or only the first turns of it."""
 
     cell: StudyCell
     position: int  # of the problem in the cell's fixed order of problems
@@ -56,8 +54,9 @@ class Job(NamedTuple):
     @property
     def kind(self) -> Hashable:
         """Which conversations take about as many tokens; None for a single turn."""
-        cell = self.cell
-        return cell.key if len(self.problem.turns) > 1 else None
+        if len(self.problem.turns) == 1:
+            return None
+        return self.cell.key
 
 
 @dataclass
@@ -78,124 +77,136 @@ class Run:
         return self.tally.ledger
 
     def at(self, cell: StudyCell) -> AbstractContextManager[None]:
-        """Adds the study and the model to errors that don't say where they are."""
+        """Add the study and the model to errors that don't say where they are."""
         return error_at(f"{self.where}: model `{cell.label.model}`")
 
 
-async def ask(model: Model, job: Job, run: Run) -> Attempt | None:
+async def ask(model: Model, pending: PendingAttempt, run: Run) -> Attempt | None:
     """Make one attempt.
 
-    None if the run stops between two turns, or if a cap leaves no room: a conversation can be
-    resumed.
+    Return None if the run stops between two turns, or if a cap leaves no room: a conversation can
+    be resumed.
     """
-    turns = len(job.problem.turns)
-    server = job.cell.model.server()
-    claim = run.ledger.open(
-        model.prices, job.kind, server=server, turns=turns, resumed=bool(job.begun)
+    reservation = run.ledger.open(
+        model.prices,
+        pending.kind,
+        server=pending.cell.model.server(),
+        turns=len(pending.problem.turns),
+        resumed=bool(pending.begun),
     )
     attempt: Attempt | None = None
     try:
-        attempt = await _ask(model, job, run, claim)
+        attempt = await _ask_turns(model, pending, run, reservation)
     finally:
-        complete = attempt is not None and attempt.ended != "failed" and not job.begun
-        run.ledger.close(claim, job.kind, complete=complete)
+        complete = attempt is not None and attempt.ended != "failed" and not pending.begun
+        run.ledger.close(reservation, pending.kind, complete=complete)
     return attempt
 
 
-async def _ask(model: Model, job: Job, run: Run, claim: Claim) -> Attempt | None:
-    cell, problem = job.cell, job.problem
-    replies, past, tokens = list[Completion](), list[Message](), dict[Message, int]()
-    attempt = Attempt(problem, job.sample, "open", "", ())
+async def _ask_turns(
+    model: Model, pending: PendingAttempt, run: Run, reservation: Reservation
+) -> Attempt | None:
+    cell = pending.cell
+    problem = pending.problem
+    attempt = Attempt(problem, pending.sample, "open", "", ())
+    replies: list[Completion] = []
+    history: list[Message] = []
+    tokens: dict[Message, int] = {}  # of replies in the history
     for turn, text in enumerate(problem.turns):
-        asked, last = Message("user", text), turn + 1 == len(problem.turns)
-        if turn < len(job.begun):
-            replies.append(job.begun[turn])
+        question = Message("user", text)
+        is_last = turn + 1 == len(problem.turns)
+        if turn < len(pending.begun):
+            replies.append(pending.begun[turn])
         else:
-            messages = (*problem.opening(), *cell.memory.visible(past), asked)
-            request = Request(
-                cell.task,
-                problem,
-                messages,
-                cell.attempt_seed(problem, job.sample, turn),
-                job.sample,
-                turn,
-            )
+            messages = (*problem.opening(), *cell.memory.visible(history), question)
+            seed = cell.attempt_seed(problem, pending.sample, turn)
+            request = Request(cell.task, problem, messages, seed, pending.sample, turn)
+            prompt_tokens = token_limit(messages, tokens)
             try:
-                completion = await _call(
-                    model, cell, request, token_limit(messages, tokens), run, claim
-                )
+                reply = await _call(model, cell, request, prompt_tokens, run, reservation)
             except UserError:
                 raise
             except Exception as error:  # a plugin that crashes has not answered either
-                why = (
-                    str(error)
-                    if isinstance(error, ModelFailure)
-                    else f"{type(error).__name__}: {error}"
-                )
-                failed = Attempt(
-                    problem,
-                    job.sample,
-                    "failed",
-                    encodable(why[:LONGEST_REASON]),
-                    tuple(replies),
-                    problem.facts,
-                )
-                await run.writer.put(Done(cell, job.position, failed, stored=len(replies)))
+                failed = _failed(pending, replies, error)
+                await run.writer.put(Done(cell, pending.position, failed, stored=len(replies)))
                 return failed
-            if completion is None:
+            if reply is None:
                 return None
-            replies.append(completion)
-            if not last or grades_slowly(cell.task, (reply.answer for reply in replies)):
-                done = replace(attempt, completions=tuple(replies))
-                await run.writer.put(Done(cell, job.position, done, stored=turn))
-        reply = history_message(cell.task, cell.memory, replies[-1])
-        past += [asked, reply]
-        billed = replies[-1].bill.thinking_tokens + replies[-1].bill.answer_tokens
-        tokens[reply] = billed if cell.reply_limit is None else min(billed, cell.reply_limit)
-        if not last:
+            replies.append(reply)
+            if not is_last or grades_slowly(cell.task, (reply.answer for reply in replies)):
+                partial = replace(attempt, completions=tuple(replies))
+                await run.writer.put(Done(cell, pending.position, partial, stored=turn))
+        in_history = history_message(cell.task, cell.memory, replies[-1])
+        history += [question, in_history]
+        tokens[in_history] = _completion_tokens(replies[-1], cell)
+        if not is_last:
             # It is stored by now. Hundreds of turns of thinking, times the concurrency, would fill
             # the memory.
             replies[-1] = replace(replies[-1], thinking="")
-    return await _grade(job, replace(attempt, completions=tuple(replies)), run)
+    return await _grade(pending, replace(attempt, completions=tuple(replies)), run)
 
 
-async def _grade(job: Job, attempt: Attempt, run: Run) -> Attempt:
+def _completion_tokens(reply: Completion, cell: StudyCell) -> int:
+    billed = reply.bill.thinking_tokens + reply.bill.answer_tokens
+    if cell.reply_limit is None:
+        return billed
+    return min(billed, cell.reply_limit)
+
+
+def _failed(pending: PendingAttempt, replies: Sequence[Completion], error: Exception) -> Attempt:
+    why = str(error)
+    if not isinstance(error, ModelFailure):
+        why = f"{type(error).__name__}: {error}"
+    why = encodable(why[:LONGEST_REASON])
+    problem = pending.problem
+    return Attempt(problem, pending.sample, "failed", why, tuple(replies), problem.facts)
+
+
+async def _grade(pending: PendingAttempt, attempt: Attempt, run: Run) -> Attempt:
     """Grade the attempt and store the grade.
 
     A grader that raises ends the run; the replies are kept, to be graded.
     """
-    task, stored = job.cell.task, max(len(job.begun), len(attempt.completions) - 1)
+    task = pending.cell.task
+    stored = max(len(pending.begun), len(attempt.completions) - 1)
     try:
-        slow = grades_slowly(task, (reply.answer for reply in attempt.completions))
-        done = await asyncio.to_thread(graded, task, attempt) if slow else graded(task, attempt)
+        if grades_slowly(task, (reply.answer for reply in attempt.completions)):
+            done = await asyncio.to_thread(graded, task, attempt)
+        else:
+            done = graded(task, attempt)
     except Exception as error:
-        await run.writer.put(Done(job.cell, job.position, attempt, stored=stored))
-        what = f"the grader of task `{job.cell.label.task}` raised {type(error).__name__}: {error}"
-        hint = "the answer is stored: correct the task and run again to grade it"
-        raise UserError(what, where=run.where, hint=hint) from error
-    await run.writer.put(Done(job.cell, job.position, done, stored=stored))
+        await run.writer.put(Done(pending.cell, pending.position, attempt, stored=stored))
+        grader = f"the grader of task `{pending.cell.label.task}`"
+        raise UserError(
+            f"{grader} raised {type(error).__name__}: {error}",
+            where=run.where,
+            hint="the answer is stored: correct the task and run again to grade it",
+        ) from error
+    await run.writer.put(Done(pending.cell, pending.position, done, stored=stored))
     return done
 
 
 async def _call(
-    model: Model, cell: StudyCell, request: Request, prompt_tokens: int, run: Run, claim: Claim
+    model: Model,
+    cell: StudyCell,
+    request: Request,
+    prompt_tokens: int,
+    run: Run,
+    reservation: Reservation,
 ) -> Completion | None:
-    """One turn, once the caps have room for all that it may take; None if they never will, or the
-    run stops.
-    """
+    """Ask one turn once the caps have room for it; None if they never will, or the run stops."""
     limit = cell.turn_limit(prompt_tokens, None)
-    if not await run.ledger.reserve(claim, limit):
+    if not await run.ledger.reserve(reservation, limit):
         return None
-    sent = _Sent(run, claim, cell.model)
+    sent = _Sent(run, reservation, cell.model)
     bill: Bill | None = None
     try:
         if run.ledger.limited:
-            # what it may take is on record before it is sent, should the process be killed
+            # What it may take is stored before it is sent, should the process be killed.
             await run.writer.flush()
         if run.stop.asked:
             return None
-        watched = replace(request, observer=sent)
-        completion = _storable(await model.complete(watched))
+        completion = _storable(await model.complete(replace(request, observer=sent)))
         bill = completion.bill
         return completion
     except Stopped:
@@ -203,23 +214,24 @@ async def _call(
     except UserError:
         raise
     except BaseException as error:
-        bill = error.bill if isinstance(error, ModelFailure) else None
+        if isinstance(error, ModelFailure):
+            bill = error.bill
         if bill is None:
             sent.lose(limit)
         raise
     finally:
-        run.ledger.settle(claim, bill)
+        run.ledger.settle(reservation, bill)
 
 
 class _Sent(Observer):
-    """The calls of one turn that were sent and are not settled: what the server may have billed of
-    it, at most.
-    """
+    """The calls of one turn that were sent and are not settled: what may have been billed of it."""
 
-    def __init__(self, run: Run, claim: Claim, model: Model) -> None:
-        self._run, self._claim, self._model = run, claim, model
+    def __init__(self, run: Run, reservation: Reservation, model: Model) -> None:
+        self._run = run
+        self._reservation = reservation
+        self._model = model
         self._open = Spend()
-        if claim.first:
+        if reservation.first:
             self.alone = asyncio.Lock()
 
     def sent(self, request: Request) -> None:
@@ -239,7 +251,7 @@ class _Sent(Observer):
         self._open = self._open.minus(limit)
         self._run.tally.retried(retry)
         if retry.billed:
-            self._run.ledger.lose(self._claim, limit)
+            self._run.ledger.lose(self._reservation, limit)
         if retry.wait:
             self._run.ledger.check_room()
 
@@ -247,27 +259,24 @@ class _Sent(Observer):
         self._run.tally.warn(text)
 
     def _limit(self, request: Request) -> Spend:
-        return (
-            request.limit
-            or self._model.turn_limit(request.prompt_limit, request.budget)
-            or Spend(calls=1)
-        )
+        limit = request.limit or self._model.turn_limit(request.prompt_limit, request.budget)
+        return limit or Spend(calls=1)
 
     def lose(self, limit: Spend | None) -> None:
-        """The turn ended without a bill.
-
-        What was sent may have been billed; on this machine nothing is.
-        """
-        # then only a judge's calls are open
-        reported = isinstance(self._model, Served) or not self._model.server()
-        gone = self._open if reported else limit or Spend(calls=1)
-        if gone.calls:
-            self._run.ledger.lose(self._claim, gone)
+        """Count a turn that ended without a bill: what was sent of it may have been billed."""
+        # These models report each call; on this machine, only a judge's calls can be open.
+        reports_calls = isinstance(self._model, Served) or not self._model.server()
+        lost = limit or Spend(calls=1)
+        if reports_calls:
+            lost = self._open
+        if lost.calls:
+            self._run.ledger.lose(self._reservation, lost)
 
 
 def _storable(completion: Completion) -> Completion:
-    """The completion with text that UTF-8 can encode: a lone surrogate is replaced."""
-    thinking, answer = encodable(completion.thinking), encodable(completion.answer)
+    """Return the completion with text that UTF-8 can encode: a lone surrogate is replaced."""
+    thinking = encodable(completion.thinking)
+    answer = encodable(completion.answer)
     if thinking is completion.thinking and answer is completion.answer:
         return completion
     return replace(completion, thinking=thinking, answer=answer)
@@ -278,48 +287,50 @@ IMPORT_AGAIN = "`ponder import LOG --scorer NAME` takes another scorer of the lo
 
 
 def graded(task: Task, attempt: Attempt) -> Attempt:
-    """The attempt with its grade.
+    """Return the attempt with its grade.
 
     A truncated attempt is wrong: the user paid for it and got nothing.
     """
     grade = grade_turns(task, attempt.problem, [c.answer for c in attempt.completions])
-    truncated = any(c.stop == "length" for c in attempt.completions)
-    # A server that says why it gave no answer knows better than the grader. Of a stored attempt,
-    # its reason tells.
-    noted = attempt.completions[-1].note or (attempt.why if attempt.why in NOTES else "")
-    why = noted if grade.parsed is None else ""
     ended: Ended = "right" if grade.correct else "wrong"
-    if truncated:
+    if any(completion.stop == "length" for completion in attempt.completions):
         ended = "truncated"
     elif grade.parsed is None:
         ended = "unparsed"
-    details = {**grade.details, **_measured(attempt.completions), **reward_part(attempt.bill)}
-    return replace(attempt, ended=ended, why=why or grade.why, details=details)
+    why = grade.why
+    if grade.parsed is None:
+        # A server that says why it gave no answer knows better than the grader. The note of a
+        # stored attempt is in its reason.
+        stored_note = attempt.why if attempt.why in NOTES else ""
+        why = attempt.completions[-1].note or stored_note or grade.why
+    measures = _mean_measures(attempt.completions)
+    details = {**grade.details, **measures, **reward_part(attempt.bill)}
+    return replace(attempt, ended=ended, why=why, details=details)
 
 
-def _measured(turns: Sequence[Completion]) -> dict[str, float]:
-    """The model's measurements, averaged over the turns."""
+def _mean_measures(turns: Sequence[Completion]) -> dict[str, float]:
+    """Return the model's measurements, averaged over the turns."""
     names = dict.fromkeys(name for turn in turns for name in turn.measures)
-    return {name: sum(t.measures.get(name, 0.0) for t in turns) / len(turns) for name in names}
+    means = {}
+    for name in names:
+        means[name] = sum(turn.measures.get(name, 0.0) for turn in turns) / len(turns)
+    return means
 
 
 def grade_again(study: StudySpec, store: Store) -> int:
-    """Grade the stored answers of a study again with the current graders; returns how many grades
-    changed.
-    """
-    changed = 0
+    """Grade a study's stored answers again with the current graders; return how many changed."""
     cells = [cell for cell in study.cells if not isinstance(cell.task, FromLog)]
     if not cells:
-        raise UserError(
-            "these attempts were graded by the program whose log they come from", hint=IMPORT_AGAIN
-        )
+        what = "these attempts were graded by the program whose log they come from"
+        raise UserError(what, hint=IMPORT_AGAIN)
+    changed = 0
     for cell in cells:
-        changes = [
-            done._replace(attempt=new)
-            for done in store.attempts(cell)
-            if done.attempt.ended != "failed"
-            and (new := graded(cell.task, done.attempt)) != done.attempt
-        ]
+        changes = []
+        for done in store.attempts(cell):
+            if done.attempt.ended != "failed":
+                attempt = graded(cell.task, done.attempt)
+                if attempt != done.attempt:
+                    changes.append(done._replace(attempt=attempt))
         store.regrade(changes)
         changed += len(changes)
     return changed

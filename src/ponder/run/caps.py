@@ -63,21 +63,24 @@ MOST = 2**62  # tokens, where only money has a cap
 
 
 def priced(bill: Bill, prices: Prices | None) -> Money:
-    """What a bill comes to, the reward's part of it included."""
-    return Money(bill.total_tokens, (prices.cost(bill) if prices else 0.0) + bill.reward_cost)
+    """Return the tokens of a bill and their price, the reward's part included."""
+    cost = bill.reward_cost
+    if prices:
+        cost += prices.cost(bill)
+    return Money(bill.total_tokens, cost)
 
 
 def priced_at_most(spend: Spend | None, prices: Prices | None) -> Money:
-    """The most that a call may take.
+    """Return the most that a call may take, in tokens and money.
 
     A call without a limit counts as nothing: `check` refuses a cap on those.
     """
     if spend is None:
         return NOTHING
-    return Money(
-        spend.tokens + spend.reward_tokens,
-        (prices.cost_at_most(spend) if prices else 0.0) + spend.reward_cost,
-    )
+    cost = spend.reward_cost
+    if prices:
+        cost += prices.cost_at_most(spend)
+    return Money(spend.tokens + spend.reward_tokens, cost)
 
 
 def tolerated(limit: Spend | None) -> Spend | None:
@@ -110,32 +113,52 @@ def overbilled(bill: Bill, limit: Spend | None) -> str:
 
 
 @dataclass(eq=False)
-class Claim:
-    """The part of the cap that one attempt holds."""
+class Reservation:
+    """The part of the cap that one attempt holds, or one call of a preparation."""
 
     prices: Prices | None
     server: str = ""  # which bills the calls; "" for a model on this machine
-    limit: Spend | None = None  # the most that the call in progress may take
-    first: bool = False  # whether it is the server's first call, during which others wait
-    # what the attempt will take in all; None: none of its kind has ended yet
-    forecast: Money | None = NOTHING
     turns: int = 1
-    # whether the forecast is only that all turns may take as much as the first
+    preparing: bool = False  # whether it is a call of a preparation, such as a teacher's sample
+    # whether it is a conversation in progress, which goes before new attempts
+    begun: bool = False
+    # what the attempt will take in all; None: no conversation of its kind has ended yet
+    forecast: Money | None = NOTHING
+    # whether the forecast is only a guess: that every turn may take as much as the first
     guessed: bool = False
     spent: Money = NOTHING
-    held: Money = NOTHING  # the call in progress, at most
-    preparing: bool = False  # whether it is a call of a preparation, such as a teacher's sample
-    begun: bool = False  # whether it is a conversation in progress, which goes before new attempts
-    calling: bool = False
-    counted: Money = NOTHING  # what the ledger counts as outstanding
 
-    def outstanding(self, held: Money) -> Money:
-        return held.at_least((self.forecast or NOTHING).minus(self.spent))
+    # The call in progress.
+    calling: bool = False
+    limit: Spend | None = None  # the most that the call may take
+    first: bool = False  # whether it is the server's first call, during which others wait
+    held: Money = NOTHING  # the call at its limit
+    outstanding: Money = NOTHING  # the call, or the rest of the conversation if that is more
+
+    def outstanding_with(self, held: Money) -> Money:
+        """Return what the attempt may still take if a call holds this amount."""
+        rest_of_forecast = (self.forecast or NOTHING).minus(self.spent)
+        return held.at_least(rest_of_forecast)
+
+
+class _Waiting(NamedTuple):
+    """A call that waits until others have ended."""
+
+    reservation: Reservation
+    amount: Money
+    granted: asyncio.Future[bool]
 
 
 @dataclass
 class Ledger:
-    """What has been spent and what is in progress, under the caps."""
+    """What was spent and what is in progress, under the caps.
+
+    Why a cap holds: whatever may be billed is in `spent`, or in `held` while its call is in
+    progress, each time at the most that it can come to. Only `_grant` holds more, and only where
+    `_fits` has found room for it beside all the rest. When a call ends, `settle` moves its bill
+    from `held` to `spent`; a bill above what was held stops the run (`check_bill`). A try that was
+    lost is spent (`lose`), and its call goes on only if both still fit (`check_room`).
+    """
 
     max_tokens: int | None = None
     max_cost: float | None = None
@@ -147,15 +170,15 @@ class Ledger:
     estimated_calls: int = 0  # for which the server reported no usage
     prepared: Money = NOTHING  # of what was spent, by preparations
     held: Money = NOTHING  # the calls in progress, at most
-    refused: Money | None = None  # the first call for which there was no room
-    overbilled: str = ""  # what the first bill above its limit was, and the limit
-    _outstanding: Money = NOTHING  # the calls in progress, and the rest of the conversations
     calls: int = 0  # in progress
-    _waiting: deque[tuple[Claim, Money, asyncio.Future[bool]]] = field(default_factory=deque)
-    # conversations: how many, and their sum
+    refused: Money | None = None  # the first call for which there was no room
+    overbilled: str = ""  # the first bill above its limit, as a sentence
+    _outstanding: Money = NOTHING  # the calls in progress, and the rest of the conversations
+    _waiting: deque[_Waiting] = field(default_factory=deque)
+    # finished conversations of each kind: how many, and their sum
     _ended: dict[Hashable, tuple[int, Money]] = field(default_factory=dict)
     _billed: set[str] = field(default_factory=set)  # servers of which a bill has been seen
-    # by server: who waits for it
+    # by server: the calls that wait until its first bill is seen
     _first_calls: dict[str, list[asyncio.Future[None]]] = field(default_factory=dict)
 
     @property
@@ -174,10 +197,15 @@ class Ledger:
         they were billed.
         """
         held = self.held if self.limited else NOTHING
-        answered = self.spent.tokens - self.lost.tokens
         return Recorded(
-            answered, self.spent.cost, self.lost.tokens, held.tokens, max(0.0, held.cost)
+            self.spent.tokens - self.lost.tokens,
+            self.spent.cost,
+            self.lost.tokens,
+            held.tokens,
+            max(0.0, held.cost),
         )
+
+    # An attempt: `open`, then `reserve` and `settle` for each turn, then `close`.
 
     def open(
         self,
@@ -188,167 +216,192 @@ class Ledger:
         turns: int = 1,
         resumed: bool = False,
         preparing: bool = False,
-    ) -> Claim:
-        """A claim for one attempt.
+    ) -> Reservation:
+        """Return a reservation for one attempt, which holds nothing yet.
 
         `kind` says which conversations take about the same; None: a single turn.
         """
-        ended, total = self._ended.get(kind, (0, NOTHING))
-        mean = Money(total.tokens // ended, total.cost / ended) if ended else None
-        forecast = NOTHING if kind is None else mean
-        return Claim(
-            prices, server, forecast=forecast, turns=turns, begun=resumed, preparing=preparing
+        forecast: Money | None = NOTHING
+        if kind is not None:
+            forecast = self._mean_of_ended(kind)
+        return Reservation(
+            prices, server, turns, preparing=preparing, begun=resumed, forecast=forecast
         )
 
-    def left(self) -> Money | None:
-        """Return what the caps leave beside everything spent and in progress; None if there is no
-        cap.
-        """
-        if not self.limited:
+    def _mean_of_ended(self, kind: Hashable) -> Money | None:
+        if kind not in self._ended:
             return None
-        used = self.before.plus(self.spent).plus(self._outstanding)
-        tokens = MOST if self.max_tokens is None else max(0, self.max_tokens - used.tokens)
-        return Money(
-            tokens, math.inf if self.max_cost is None else max(0.0, self.max_cost - used.cost)
-        )
+        ended, total = self._ended[kind]
+        return Money(total.tokens // ended, total.cost / ended)
 
-    def hold(self, claim: Claim, amount: Money) -> None:
-        """Hold an amount that fits under the caps, for calls that another process pays."""
-        self._grant(claim, amount)
+    async def reserve(self, reservation: Reservation, call: Spend | None) -> bool:
+        """Wait until the most that a call may take fits under the caps.
 
-    def pay(self, claim: Claim, spent: Money, lost: Money, lost_calls: int) -> None:
-        """Count what another process has paid of what it was given, and release the rest."""
-        self.spent, self.prepared = self.spent.plus(spent), self.prepared.plus(spent)
-        self.lost, self.lost_calls = self.lost.plus(lost), self.lost_calls + lost_calls
-        self.close(claim)
-
-    async def reserve(self, claim: Claim, call: Spend | None) -> bool:
-        """Wait until the most that a call may take fits under the caps; False if there is no room
-        for it.
+        Return False if there is no room for it, and there will be none.
         """
-        claim.limit = call
-        await self._after_first_call(claim)
+        reservation.limit = call
+        await self._wait_for_first_call(reservation)
         granted = False
         try:
-            granted = await self._reserve(claim, call)
+            granted = await self._reserve(reservation, call)
         finally:
             if not granted:
-                self._end_first_call(claim)
+                self._end_first_call(reservation)
         return granted
 
-    async def _after_first_call(self, claim: Claim) -> None:
-        """Wait while a server's first call is in progress: until its bill is seen, nobody knows how
-        it bills.
-        """
-        if not self.limited or not claim.server:
+    async def _wait_for_first_call(self, reservation: Reservation) -> None:
+        """Wait while a server's first call is in progress: its bill shows how the server bills."""
+        server = reservation.server
+        if not self.limited or not server:
             return
-        while claim.server in self._first_calls:
+        while server in self._first_calls:
             ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._first_calls[claim.server].append(ended)
+            self._first_calls[server].append(ended)
             await ended
-        if claim.server not in self._billed:
-            self._first_calls[claim.server] = []
-            claim.first = True
+        if server not in self._billed:
+            self._first_calls[server] = []
+            reservation.first = True
 
-    def _end_first_call(self, claim: Claim) -> None:
-        if not claim.first:
+    def _end_first_call(self, reservation: Reservation) -> None:
+        if not reservation.first:
             return
-        claim.first = False
-        for waiting in self._first_calls.pop(claim.server):
+        reservation.first = False
+        for waiting in self._first_calls.pop(reservation.server):
             if not waiting.done():
                 waiting.set_result(None)
 
-    async def _reserve(self, claim: Claim, call: Spend | None) -> bool:
-        wanted = priced_at_most(tolerated(call), claim.prices)
+    async def _reserve(self, reservation: Reservation, call: Spend | None) -> bool:
+        amount = priced_at_most(tolerated(call), reservation.prices)
         if self.overbilled:
             return False
-        if claim.forecast is None:
-            claim.forecast, claim.guessed = (
-                Money(wanted.tokens * claim.turns, wanted.cost * claim.turns),
-                True,
-            )
-        if (not self._waiting or claim.begun) and self._fits(claim, wanted):
-            self._grant(claim, wanted)
+        if reservation.forecast is None:
+            turns = reservation.turns
+            reservation.forecast = Money(amount.tokens * turns, amount.cost * turns)
+            reservation.guessed = True
+        is_next = not self._waiting or reservation.begun
+        if is_next and self._fits(reservation, amount):
+            self._grant(reservation, amount)
             return True
-        if self.capped or not self.calls:
-            self.refused = self.refused or wanted
+        if self.capped or not self.calls:  # nothing in progress will make room
+            self.refused = self.refused or amount
             return False
-        granted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        # A conversation in progress goes before a new attempt.
-        (self._waiting.appendleft if claim.begun else self._waiting.append)(
-            (claim, wanted, granted)
-        )
-        return await granted
+        waiting = _Waiting(reservation, amount, asyncio.get_running_loop().create_future())
+        if reservation.begun:  # a conversation in progress goes before a new attempt
+            self._waiting.appendleft(waiting)
+        else:
+            self._waiting.append(waiting)
+        return await waiting.granted
 
-    def _grant(self, claim: Claim, wanted: Money) -> None:
-        claim.calling, self.calls = True, self.calls + 1
-        self._hold(claim, wanted)
-
-    def _hold(self, claim: Claim, held: Money, *, closed: bool = False) -> None:
-        outstanding = NOTHING if closed else claim.outstanding(held)
-        self._outstanding = self._outstanding.plus(outstanding).minus(claim.counted)
-        self.held = self.held.plus(held).minus(claim.held)
-        claim.held, claim.counted = held, outstanding
-
-    def _fits(self, claim: Claim, wanted: Money) -> bool:
+    def _fits(self, reservation: Reservation, amount: Money) -> bool:
+        """Tell whether a call fits under the caps beside everything spent and in progress."""
         if not self.limited:
             return True
-        if not self.calls and (claim.begun or claim.guessed):
-            # Nothing is in progress: what others may still take must not stop a conversation that
-            # has room for a turn, nor a guess the first one, which will tell what one takes.
-            return self._under(wanted)
-        others = self._outstanding.minus(claim.counted)
-        return self._under(others.plus(claim.outstanding(wanted)))
+        if not self.calls and (reservation.begun or reservation.guessed):
+            # Nothing is in progress: what other conversations may still take must not stop one that
+            # has room for a turn, nor a guess the first one, which will show what one takes.
+            return self._under_caps(amount)
+        others = self._outstanding.minus(reservation.outstanding)
+        return self._under_caps(others.plus(reservation.outstanding_with(amount)))
 
-    def _under(self, more: Money) -> bool:
+    def _under_caps(self, more: Money) -> bool:
+        """Tell whether this amount, with everything spent, is under the caps."""
         total = self.before.plus(self.spent).plus(more)
-        over_tokens = self.max_tokens is not None and total.tokens > self.max_tokens
+        if self.max_tokens is not None and total.tokens > self.max_tokens:
+            return False
         # Sums of floats that should be equal differ in the last digits.
-        over_cost = self.max_cost is not None and total.cost > self.max_cost * (1 + 1e-9)
-        return not (over_tokens or over_cost)
+        return self.max_cost is None or total.cost <= self.max_cost * (1 + 1e-9)
 
-    def settle(self, claim: Claim, bill: Bill | None) -> None:
-        """A call has ended, with a bill or without."""
-        paid = NOTHING
+    def _grant(self, reservation: Reservation, amount: Money) -> None:
+        reservation.calling = True
+        self.calls += 1
+        self._hold(reservation, amount, reservation.outstanding_with(amount))
+
+    def _hold(self, reservation: Reservation, held: Money, outstanding: Money) -> None:
+        """Replace what a reservation holds, and what may still be outstanding of it."""
+        self.held = self.held.plus(held).minus(reservation.held)
+        self._outstanding = self._outstanding.plus(outstanding).minus(reservation.outstanding)
+        reservation.held = held
+        reservation.outstanding = outstanding
+
+    def settle(self, reservation: Reservation, bill: Bill | None) -> None:
+        """Count the bill of a call that has ended, and release what it held.
+
+        Without a bill it has spent nothing; `lose` counts what it may have been billed.
+        """
         if bill:
-            paid = priced(bill, claim.prices)
+            paid = priced(bill, reservation.prices)
             if self.limited and bill.slack != Spend():
                 self.estimated_calls += 1
-                paid = paid.plus(priced_at_most(bill.slack, claim.prices)).at_most(claim.held)
-            claim.begun = True
-            self._billed.add(claim.server)
-            self.check_bill(bill, claim.limit)
-        self._count(claim, paid)
-        self._end_call(claim)
-        self._hold(claim, NOTHING)
-        self._serve()
+                slack = priced_at_most(bill.slack, reservation.prices)
+                paid = paid.plus(slack).at_most(reservation.held)
+            reservation.begun = True
+            reservation.spent = reservation.spent.plus(paid)
+            self._spend(reservation, paid)
+            self._billed.add(reservation.server)
+            self.check_bill(bill, reservation.limit)
+        self._end_call(reservation)
+        self._hold(reservation, NOTHING, reservation.outstanding_with(NOTHING))
+        self._grant_waiting()
 
     def check_bill(self, bill: Bill, limit: Spend | None) -> None:
         """Stop the run if a bill is above its call's limit under a cap: others may be too."""
         if self.limited and not self.overbilled:
             self.overbilled = overbilled(bill, limit)
 
-    def _count(self, claim: Claim, paid: Money) -> None:
-        self.spent, claim.spent = self.spent.plus(paid), claim.spent.plus(paid)
-        if claim.preparing:
-            self.prepared = self.prepared.plus(paid)
-
-    def _end_call(self, claim: Claim) -> None:
-        self.calls -= claim.calling
-        claim.calling = False
-        self._end_first_call(claim)
-
-    def lose(self, claim: Claim, call: Spend | None) -> None:
-        """Calls gave no answer and may have been billed."""
-        gone = priced_at_most(tolerated(call), claim.prices)
-        self.spent, self.lost = self.spent.plus(gone), self.lost.plus(gone)
-        if claim.preparing:
-            self.prepared = self.prepared.plus(gone)
+    def lose(self, reservation: Reservation, call: Spend | None) -> None:
+        """Count calls that gave no answer and may have been billed, at the most they may take."""
+        lost = priced_at_most(tolerated(call), reservation.prices)
+        self._spend(reservation, lost)
+        self.lost = self.lost.plus(lost)
         self.lost_calls += call.calls if call else 1
 
+    def _spend(self, reservation: Reservation, amount: Money) -> None:
+        self.spent = self.spent.plus(amount)
+        if reservation.preparing:
+            self.prepared = self.prepared.plus(amount)
+
+    def _end_call(self, reservation: Reservation) -> None:
+        if reservation.calling:
+            reservation.calling = False
+            self.calls -= 1
+        self._end_first_call(reservation)
+
+    def close(
+        self, reservation: Reservation, kind: Hashable = None, *, complete: bool = False
+    ) -> None:
+        """End an attempt; a complete one shows what others of its kind will take."""
+        if complete and kind is not None:
+            ended, total = self._ended.get(kind, (0, NOTHING))
+            self._ended[kind] = (ended + 1, total.plus(reservation.spent))
+        self._end_call(reservation)
+        self._hold(reservation, NOTHING, outstanding=NOTHING)
+        self._grant_waiting()
+
+    def _grant_waiting(self) -> None:
+        """Grant what fits now to the calls that wait, in their order.
+
+        If nothing is in progress, nothing more will fit, and they are refused.
+        """
+        while self._waiting:
+            reservation, amount, granted = self._waiting[0]
+            if granted.done():  # cancelled
+                self._waiting.popleft()
+                continue
+            if not self.overbilled and self._fits(reservation, amount):
+                self._grant(reservation, amount)
+                granted.set_result(True)
+            elif self.calls and not self.overbilled:
+                return
+            else:
+                self.refused = self.refused or amount
+                granted.set_result(False)
+            self._waiting.popleft()
+
+    # Tries that were lost take room from the calls in progress.
+
     def has_room(self) -> bool:
-        """Return whether what is in progress still fits, after tries were lost."""
-        if not self.limited or self._under(self.held):
+        """Tell whether what is in progress still fits, after tries were lost."""
+        if not self.limited or self._under_caps(self.held):
             return True
         self.refused = self.refused or self.held
         return False
@@ -358,31 +411,31 @@ class Ledger:
         if not self.has_room():
             raise ModelFailure("no answer, and the study's cap leaves no room for another try")
 
-    def close(self, claim: Claim, kind: Hashable = None, *, complete: bool = False) -> None:
-        """The attempt has ended; if it is complete, it tells what others of its kind will take."""
-        if complete and kind is not None:
-            ended, total = self._ended.get(kind, (0, NOTHING))
-            self._ended[kind] = ended + 1, total.plus(claim.spent)
-        self._end_call(claim)
-        self._hold(claim, NOTHING, closed=True)
-        self._serve()
+    # Other processes, which can't reserve call by call.
 
-    def _serve(self) -> None:
-        """Grant what fits now to those that wait, in their order.
+    def remaining(self) -> Money | None:
+        """Return what the caps leave beside everything spent and in progress; None without a cap."""
+        if not self.limited:
+            return None
+        used = self.before.plus(self.spent).plus(self._outstanding)
+        tokens = MOST
+        if self.max_tokens is not None:
+            tokens = max(0, self.max_tokens - used.tokens)
+        cost = math.inf
+        if self.max_cost is not None:
+            cost = max(0.0, self.max_cost - used.cost)
+        return Money(tokens, cost)
 
-        If nothing is in progress, nothing more will fit.
-        """
-        while self._waiting:
-            claim, wanted, granted = self._waiting[0]
-            if not granted.done() and not self.overbilled and self._fits(claim, wanted):
-                self._grant(claim, wanted)
-                granted.set_result(True)
-            elif not granted.done() and self.calls and not self.overbilled:
-                return
-            elif not granted.done():
-                self.refused = self.refused or wanted
-                granted.set_result(False)
-            self._waiting.popleft()
+    def hold(self, reservation: Reservation, amount: Money) -> None:
+        """Hold an amount that fits under the caps, for calls that another process pays."""
+        self._grant(reservation, amount)
+
+    def pay(self, reservation: Reservation, spent: Money, lost: Money, lost_calls: int) -> None:
+        """Count what another process has paid of what it was given, and release the rest."""
+        self._spend(reservation, spent)
+        self.lost = self.lost.plus(lost)
+        self.lost_calls += lost_calls
+        self.close(reservation)
 
 
 def check(cells: Iterable[StudyCell], max_tokens: int | None, max_cost: float | None) -> None:
@@ -402,32 +455,31 @@ def check(cells: Iterable[StudyCell], max_tokens: int | None, max_cost: float | 
 def _check_caps(cells: Iterable[StudyCell], key: str) -> None:
     """Raise `UserError` if the cap of this key could not be kept."""
     for cell in {cell.model_key: cell for cell in cells}.values():
+        name = cell.label.model
         if cell.turn_limit(0, None) is None:
-            what = f"{key} can't be kept: a reply of `{cell.label.model}` has no limit"
-            hint, in_python = (
-                "give its [[model]] a `budget`, in completion tokens",
-                'model={…, "budget": 4096}',
+            raise UserError(
+                f"{key} can't be kept: a reply of `{name}` has no limit",
+                hint="give its [[model]] a `budget`, in completion tokens",
+                in_python='model={…, "budget": 4096}',
             )
-            raise UserError(what, hint=hint, in_python=in_python)
-        others = [*cell.asks(), *cell.prepared_by()]
-        for other in others:
+        models = [(name, cell.model)]
+        for other in (*cell.asks(), *cell.prepared_by()):
+            models.append((other.title(), other))
             if other.turn_limit(0) is None:
-                what = f"{key} can't be kept: a reply of `{other.title()}`, which `{cell.label.model}` asks, has no limit"
+                reply = f"a reply of `{other.title()}`, which `{name}` asks, has no limit"
                 raise UserError(
-                    what,
+                    f"{key} can't be kept: {reply}",
                     hint="give it a `budget`, in completion tokens: model = { …, budget = 4096 }",
                 )
-        for model, name in (
-            (cell.model, cell.label.model),
-            *((other, other.title()) for other in others),
-        ):
+        for name, model in models:
             if key == "max_cost" and model.prices is None and model.server():
-                what = f"max_cost can't be kept: `{name}` has no prices"
-                hint = (
-                    "prices = { input = 0.5, output = 2.0 }, per million tokens, in its [[model]]"
+                raise UserError(
+                    f"max_cost can't be kept: `{name}` has no prices",
+                    hint="prices = { input = 0.5, output = 2.0 }, per million tokens, "
+                    "in its [[model]]",
+                    in_python='model={…, "prices": {"input": 0.5, "output": 2.0}}, '
+                    "per million tokens",
                 )
-                in_python = 'model={…, "prices": {"input": 0.5, "output": 2.0}}, per million tokens'
-                raise UserError(what, hint=hint, in_python=in_python)
 
 
 def currency(cells: Iterable[StudyCell]) -> str:
@@ -447,12 +499,11 @@ def currencies(cells: Iterable[StudyCell]) -> set[str]:
 
 
 def opened_ledger(study: StudySpec, store: Store) -> Ledger:
-    """Return a ledger under the study's caps, with what earlier runs of it have spent if they
-    count.
-    """
+    """Return a ledger under the study's caps; earlier runs count unless the caps are per run."""
     if study.cap_per == "run":
         return Ledger(study.max_tokens, study.max_cost)
-    before, held = Money(*store.spent_by_runs(study.name)), Money(*store.held_by_runs(study.name))
+    before = Money(*store.spent_by_runs(study.name))
+    held = Money(*store.held_by_runs(study.name))
     return Ledger(study.max_tokens, study.max_cost, before, held)
 
 
@@ -479,25 +530,25 @@ class LedgerTill:
     """Pays from a ledger in the same event loop."""
 
     ledger: Ledger
-    # puts on record what is held, before a call is sent
+    # stores what is held, before a call is sent
     record: Callable[[], Awaitable[None]] = _unrecorded
     on_retry: Callable[[Retry], None] = _unheard
-    _claims: dict[int, Claim] = field(default_factory=dict)
+    _reservations: dict[int, Reservation] = field(default_factory=dict)
 
     async def reserve(
         self, call: int, model: str, limit: Spend | None, prices: Prices | None, server: str = ""
     ) -> bool:
         self._check(model, limit)
-        claim = self.ledger.open(prices, server=server, preparing=True)
+        reservation = self.ledger.open(prices, server=server, preparing=True)
         try:
-            granted = not self.ledger.capped and await self.ledger.reserve(claim, limit)
+            granted = not self.ledger.capped and await self.ledger.reserve(reservation, limit)
             if granted and self.ledger.limited:
                 await self.record()
         except BaseException:
-            self.ledger.close(claim)
+            self.ledger.close(reservation)
             raise
         if granted:
-            self._claims[call] = claim
+            self._reservations[call] = reservation
         return granted
 
     def _check(self, model: str, limit: Spend | None) -> None:
@@ -508,12 +559,12 @@ class LedgerTill:
             raise UserError(what, hint="give it a `budget`, in completion tokens")
 
     def settle(self, call: int, bill: Bill | None) -> None:
-        claim = self._claims.pop(call)
-        self.ledger.settle(claim, bill)
-        self.ledger.close(claim)
+        reservation = self._reservations.pop(call)
+        self.ledger.settle(reservation, bill)
+        self.ledger.close(reservation)
 
     def lose(self, call: int, spend: Spend) -> None:
-        self.ledger.lose(self._claims[call], spend)
+        self.ledger.lose(self._reservations[call], spend)
 
     def retried(self, retry: Retry) -> None:
         self.on_retry(retry)
@@ -543,20 +594,22 @@ class LoopTill:
         )
         return await asyncio.wrap_future(reserved)
 
-    def _there(self, work: Callable[..., T], *arguments: Any) -> T:
-        async def done() -> T:
-            return work(*arguments)
+    def _call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function in the ledger's thread, and return its result."""
 
-        return asyncio.run_coroutine_threadsafe(done(), self.loop).result()
+        async def call() -> T:
+            return function(*arguments)
+
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result()
 
     def settle(self, call: int, bill: Bill | None) -> None:
-        self._there(self.till.settle, call, bill)
+        self._call(self.till.settle, call, bill)
 
     def lose(self, call: int, spend: Spend) -> None:
-        self._there(self.till.lose, call, spend)
+        self._call(self.till.lose, call, spend)
 
     def retried(self, retry: Retry) -> None:
-        self._there(self.till.retried, retry)
+        self._call(self.till.retried, retry)
 
     def has_room(self) -> bool:
-        return self._there(self.till.has_room)
+        return self._call(self.till.has_room)

@@ -42,7 +42,7 @@ class Executor(Protocol):
     def hosted(self, cells: Sequence[StudyCell], model: Model) -> Model:
         """The model of these cells as it is asked there; the model itself if it is asked here."""
 
-    def lane(self, cell: StudyCell) -> str:
+    def queue(self, cell: StudyCell) -> str:
         """What a cell's model waits for, as `Model.server`."""
 
 

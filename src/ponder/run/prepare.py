@@ -35,11 +35,11 @@ from ponder.core.wrapped import server_of
 from ponder.run.caps import (
     NOTHING,
     Account,
-    Claim,
     Ledger,
     LedgerTill,
     LoopTill,
     Money,
+    Reservation,
     check,
     currency,
     opened_ledger,
@@ -179,8 +179,8 @@ class Preparations:
         """
         ledger = self._till.ledger
         while True:
-            claim = ledger.open(None, preparing=True)
-            allowance = await self._stop.unless_asked(self._allow(claim, method, model))
+            reservation = ledger.open(None, preparing=True)
+            allowance = await self._stop.unless_asked(self._allow(reservation, method, model))
             account: Account | None = None
 
             def listen(said: Progress | Account) -> None:
@@ -199,16 +199,16 @@ class Preparations:
                 lost = allowance or NOTHING
                 # it was killed: nobody knows
                 spent = account or Account(lost, lost, int(lost != NOTHING))
-                ledger.pay(claim, spent.spent, spent.lost, spent.lost_calls)
+                ledger.pay(reservation, spent.spent, spent.lost, spent.lost_calls)
             ledger.overbilled = ledger.overbilled or spent.overbilled
             if spent.refused is None and not spent.overbilled:
                 return
-            left = ledger.left()
+            left = ledger.remaining()
             if spent.refused is None or not left or spent.refused != spent.refused.at_most(left):
                 ledger.refused = ledger.refused or spent.refused
                 raise Stopped
 
-    async def _allow(self, claim: Claim, method: Method, model: Model) -> Money | None:
+    async def _allow(self, reservation: Reservation, method: Method, model: Model) -> Money | None:
         """Reserve the most that a method may still ask, or what the caps leave of it once nothing
         is in progress.
 
@@ -226,7 +226,7 @@ class Preparations:
                 raise UserError(what, hint="give that model a `budget`, in completion tokens")
             most = most.plus(priced_at_most(spend, None))
         while True:
-            left = ledger.left()
+            left = ledger.remaining()
             assert left
             amount = most.at_most(left)
             if amount == most or not ledger.calls:
@@ -235,7 +235,7 @@ class Preparations:
         if most.tokens and not amount.tokens:
             ledger.refused = ledger.refused or most
             raise Stopped
-        ledger.hold(claim, amount)
+        ledger.hold(reservation, amount)
         return amount
 
     @contextmanager

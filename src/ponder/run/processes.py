@@ -61,7 +61,7 @@ class Processes:
     def hosted(self, cells: Sequence[StudyCell], model: Model) -> Model:  # noqa: ARG002 the interface's
         return model
 
-    def lane(self, cell: StudyCell) -> str:
+    def queue(self, cell: StudyCell) -> str:
         return cell.model.server()
 
 

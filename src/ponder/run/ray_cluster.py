@@ -96,7 +96,7 @@ class Cluster:
                         hint="ray = { gpus = …, cpus = … }",
                     )
 
-    def lane(self, cell: StudyCell) -> str:
+    def queue(self, cell: StudyCell) -> str:
         return f"ray {cell.label.model}" if _has_weights(cell.model) else cell.model.server()
 
     def hosted(self, cells: Sequence[StudyCell], model: Model) -> Model:

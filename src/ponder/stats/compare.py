@@ -1,9 +1,8 @@
-"""Compares two models on the same problems: accuracy, tokens, critical size and the cost of a right
-answer.
+"""Compare two models on the same problems: accuracy, tokens, critical size, cost of a right answer.
 
     compare(outcomes_of_a, outcomes_of_b, margin=0.03).verdict
 
-A is the reference. A difference is B less A, a ratio B over A; everything is paired by problem.
+A is the reference. A difference is B − A, a ratio B / A; everything is paired by problem.
 Accuracy: Tango's (1998) interval with one attempt per problem, Bonett and Price's (2012) on the
 problems' means with several, widened by training seeds. The p-values of all rows are corrected
 together (Benjamini & Hochberg 1995). "Not worse by more than the margin" is a test of its own, that
@@ -49,11 +48,15 @@ Quantity: TypeAlias = Literal[
     "money per right answer",
 ]
 
-CLIFF = "accuracy may fall within one step of sizes, so it is compared without pairing; sizes in between would tell more"
-
-
+CLIFF = (
+    "accuracy may fall within one step of sizes, so it is compared without pairing; "
+    "sizes in between would tell more"
+)
 FEW = f"fewer than {FEWEST_PAIRS} problems in common"
 FEW_OF_SIZE = f"fewer than {FEWEST_PAIRS} problems of that size in common"
+FEW_SOLVED = "both are right, with tokens, on fewer than five problems"
+NO_TOKENS = "one of them has no tokens, or no attempt that ended by itself"
+NO_RIGHT_ANSWER = "one of them has no right answer, or no tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +66,11 @@ class Row:
     quantity: Quantity
     first: Estimate  # A
     second: Estimate  # B
-    effect: Estimate  # B less A, or B over A
-    ratio: bool  # whether it is B over A
+    effect: Estimate  # B − A, or B / A
+    ratio: bool  # whether it is B / A
     p_value: float  # of no difference
     q_value: float = math.nan  # corrected for all rows
-    note: str = ""  # what a reader should know of it
+    note: str = ""  # a caveat for the reader
 
     @property
     def differs(self) -> bool:
@@ -81,8 +84,8 @@ class SizeRow:
     size: float
     first: Estimate  # accuracy of A
     second: Estimate
-    difference: Estimate  # B less A; from −1 to 1 if there are fewer than three problems
-    # B over A, from the fitted curves; None too if there are fewer than three problems
+    difference: Estimate  # B − A; from −1 to 1 if there are fewer than three problems
+    # B / A, from the fitted curves; None too if there are fewer than three problems
     tokens: Estimate | None
     # problems that A got right and B wrong; with several attempts, A more often right than B
     only_first: int
@@ -92,7 +95,7 @@ class SizeRow:
 
 @dataclass(frozen=True, slots=True)
 class PairComparison:
-    """What the problems say that both models answered."""
+    """The comparison on the problems that both models answered."""
 
     problems: int
     sizes: tuple[float, ...]
@@ -110,7 +113,11 @@ class PairComparison:
     more_problems: float
 
     def row(self, quantity: Quantity) -> Row | None:
-        return next((row for row in self.rows if row.quantity == quantity), None)
+        """Return the row of a quantity, if it could be compared."""
+        for row in self.rows:
+            if row.quantity == quantity:
+                return row
+        return None
 
 
 def compare(
@@ -120,8 +127,8 @@ def compare(
     tokens: TokenKind = "output",
     prices: tuple[Prices | None, Prices | None] = (None, None),
 ) -> PairComparison | None:
-    """Of two models on one task, A first; None if they answered no problem in common."""
-    return (compare_tasks([(first, second)], margin, tokens, prices) or [None])[0]
+    """Compare two models on one task, A first; None if they answered no problem in common."""
+    return compare_tasks([(first, second)], margin, tokens, prices)[0]
 
 
 def compare_tasks(
@@ -130,30 +137,40 @@ def compare_tasks(
     tokens: TokenKind = "output",
     prices: tuple[Prices | None, Prices | None] = (None, None),
 ) -> list[PairComparison | None]:
-    """Of two models on several tasks, with one correction for all."""
-    pairs = [pair(first, second, tokens, prices) for first, second in tasks]
-    found = [_rows(one) if one else None for one in pairs]
-    q = iter(benjamini_hochberg([row.p_value for one in found if one for row in one[0]]))
+    """Compare two models on several tasks, with one correction for all."""
+    quantities: list[_Quantities | None] = []
+    p_values = []
+    for first, second in tasks:
+        matched = pair(first, second, tokens, prices)
+        if matched is None:
+            quantities.append(None)
+        else:
+            compared = _Quantities(matched)
+            quantities.append(compared)
+            p_values += [row.p_value for row in compared.rows]
+    q_values = iter(benjamini_hochberg(p_values))
     results: list[PairComparison | None] = []
-    for one, rows in zip(pairs, found, strict=True):
-        if one is None or rows is None:
+    for compared_or_none in quantities:
+        if compared_or_none is None:
             results.append(None)
         else:
-            corrected = tuple(replace(row, q_value=next(q)) for row in rows[0])
-            results.append(_comparison(one, corrected, tuple(rows[1]), rows[2], margin))
+            rows = [replace(row, q_value=next(q_values)) for row in compared_or_none.rows]
+            results.append(_comparison(compared_or_none, rows, margin))
     return results
 
 
 def _comparison(
-    pair: Pair,
-    rows: tuple[Row, ...],
-    omitted: tuple[tuple[Quantity, str], ...],
-    curves: TokenLogs | None,
-    margin: float,
+    quantities: _Quantities, corrected_rows: Sequence[Row], margin: float
 ) -> PairComparison:
+    """Return the comparison with its verdict; the rows have their q-values."""
+    pair = quantities.pair
     first, second = pair.sides
-    variances, difference = of_two(second.variant, first.variant), rows[0].effect
-    found = verdict(difference, margin, rows[0].differs)
+    accuracy = corrected_rows[0]
+    variances = of_two(second.variant, first.variant)
+    judged = verdict(accuracy.effect, margin, accuracy.differs)
+    more_problems = 0.0
+    if judged == "open":
+        more_problems = _more_problems(pair, variances, accuracy.effect, margin)
     return PairComparison(
         problems=pair.problems,
         sizes=tuple(pair.sizes.tolist()),
@@ -161,132 +178,178 @@ def _comparison(
         seeds=(len(first.variant.seeds), len(second.variant.seeds)),
         left_out=(first.left_out, second.left_out),
         failed=(first.failed, second.failed),
-        rows=rows,
-        omitted=omitted,
-        by_size=tuple(_by_size(pair, curves)),
+        rows=tuple(corrected_rows),
+        omitted=tuple(quantities.omitted),
+        by_size=tuple(_by_size(pair, quantities.curves)),
         margin=margin,
-        verdict=found,
+        verdict=judged,
         components=variances,
-        more_problems=_more(pair, variances, difference, margin) if found == "open" else 0.0,
+        more_problems=more_problems,
     )
 
 
 def difference_in_accuracy(first: Variant, second: Variant) -> Callable[[float], Estimate]:
-    """B less A, as a function of the level."""
+    """Return B − A as a function of the level."""
     attempts = len(first.correct) + len(second.correct)
-    own = [v.by_problem(v.correct) for v in (first, second)]
-    if attempts == len(own[0]) + len(own[1]):
-        return lambda level: tango(own[1], own[0], level)
+    first_right = first.by_problem(first.correct)
+    second_right = second.by_problem(second.correct)
+    if attempts == len(first_right) + len(second_right):  # one attempt per problem
+        return lambda level: tango(second_right, first_right, level)
     return lambda level: replace(accuracy_difference(second, first, level), attempts=attempts)
 
 
-def _rows(pair: Pair) -> tuple[list[Row], list[tuple[Quantity, str]], TokenLogs | None]:
-    first, second = pair.sides
-    apart = difference_in_accuracy(first.variant, second.variant)
-    own = [fraction(side.variant, side.variant.correct) for side in pair.sides]
-    rows, omitted = (
-        [Row("accuracy", own[0], own[1], apart(0.95), False, p_value(apart))],
-        list[tuple[Quantity, str]](),
-    )
-    curves = token_logs(pair)
-    if pair.problems < FEWEST_PAIRS:
-        omitted += [
-            (quantity, FEW) for quantity in ("tokens", "critical size", "tokens per right answer")
-        ]
-        return rows, omitted, curves
-    if curves is None:
-        omitted.append(("tokens", "one of them has no tokens, or no attempt that ended by itself"))
-    else:
-        note = (
-            f"without {count(curves.left_out, 'problem')} at which one of them used none"
-            if curves.left_out
-            else ""
-        )
-        rows.append(replace(_ratio("tokens", *curves.overall), note=note))
-    solved = both_right(pair)
-    if solved:
-        rows.append(_ratio("tokens where both are right", *solved))
-    else:
-        omitted.append(
-            (
-                "tokens where both are right",
-                "both are right, with tokens, on fewer than five problems",
+class _Quantities:
+    """The quantities that can be compared, as rows, and those that can't, each with a reason."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.pair = pair
+        self.rows: list[Row] = []
+        self.omitted: list[tuple[Quantity, str]] = []
+        self.curves = token_logs(pair)
+        self._add_accuracy()
+        if pair.problems < FEWEST_PAIRS:
+            self.omitted.append(("tokens", FEW))
+            self.omitted.append(("critical size", FEW))
+            self.omitted.append(("tokens per right answer", FEW))
+            return
+        self._add_tokens()
+        self._add_tokens_where_both_are_right()
+        self._add_tokens_by_size()
+        self._add_critical_size()
+        self._add_tokens_per_right()
+        self._add_money_per_right()
+
+    def _add_accuracy(self) -> None:
+        first = self.pair.first.variant
+        second = self.pair.second.variant
+        difference = difference_in_accuracy(first, second)
+        self.rows.append(
+            Row(
+                quantity="accuracy",
+                first=fraction(first, first.correct),
+                second=fraction(second, second.correct),
+                effect=difference(0.95),
+                ratio=False,
+                p_value=p_value(difference),
             )
         )
-    if len(pair.sizes) < 2:
-        omitted.append(("tokens at the largest size", "all problems have one size"))
-    elif curves:
-        ends: tuple[tuple[Quantity, int], ...] = (
-            ("tokens at the smallest size", 0),
-            ("tokens at the largest size", -1),
+
+    def _add_tokens(self) -> None:
+        if self.curves is None:
+            self.omitted.append(("tokens", NO_TOKENS))
+            return
+        row = _ratio("tokens", *self.curves.overall)
+        if self.curves.left_out:
+            problems = count(self.curves.left_out, "problem")
+            row = replace(row, note=f"without {problems} at which one of them used none")
+        self.rows.append(row)
+
+    def _add_tokens_where_both_are_right(self) -> None:
+        solved = both_right(self.pair)
+        if solved:
+            self.rows.append(_ratio("tokens where both are right", *solved))
+        else:
+            self.omitted.append(("tokens where both are right", FEW_SOLVED))
+
+    def _add_tokens_by_size(self) -> None:
+        if len(self.pair.sizes) < 2:
+            self.omitted.append(("tokens at the largest size", "all problems have one size"))
+        elif self.curves:
+            self._add_tokens_at("tokens at the smallest size", self.curves.by_size[0])
+            self._add_tokens_at("tokens at the largest size", self.curves.by_size[-1])
+
+    def _add_tokens_at(self, quantity: Quantity, logs: tuple[Log, Log]) -> None:
+        if logs[0].problems < FEWEST_PAIRS:
+            self.omitted.append((quantity, FEW_OF_SIZE))
+        else:
+            self.rows.append(_ratio(quantity, *logs))
+
+    def _add_critical_size(self) -> None:
+        critical = critical_ratio(self.pair)
+        if isinstance(critical, str):
+            self.omitted.append(("critical size", critical))
+            return
+        self.rows.append(
+            Row(
+                quantity="critical size",
+                first=critical.first,
+                second=critical.second,
+                effect=critical.ratio(0.95),
+                ratio=True,
+                p_value=p_value(critical.ratio, 1.0),
+                note="" if critical.paired else CLIFF,
+            )
         )
-        for quantity, k in ends:
-            if curves.by_size[k][0].problems < FEWEST_PAIRS:
-                omitted.append((quantity, FEW_OF_SIZE))
-            else:
-                rows.append(_ratio(quantity, *curves.by_size[k]))
-    critical = critical_ratio(pair)
-    if isinstance(critical, str):
-        omitted.append(("critical size", critical))
-    else:
-        p = p_value(critical.ratio, 1.0)
-        sizes = critical.first, critical.second, critical.ratio(0.95)
-        rows.append(Row("critical size", *sizes, True, p, note="" if critical.paired else CLIFF))
-    spent = per_right(first), per_right(second)
-    if spent[0] and spent[1]:
-        rows.append(_ratio("tokens per right answer", spent[0], spent[1]))
-    else:
-        omitted.append(("tokens per right answer", "one of them has no right answer, or no tokens"))
-    _money(pair, rows, omitted)
-    return rows, omitted, curves
 
+    def _add_tokens_per_right(self) -> None:
+        first = per_right(self.pair.first)
+        second = per_right(self.pair.second)
+        if first and second:
+            self.rows.append(_ratio("tokens per right answer", first, second))
+        else:
+            self.omitted.append(("tokens per right answer", NO_RIGHT_ANSWER))
 
-def _money(pair: Pair, rows: list[Row], omitted: list[tuple[Quantity, str]]) -> None:
-    costs = [per_right(side, side.cost) for side in pair.sides if side.cost is not None]
-    if len(costs) < 2:
-        unknown = "neither has" if not costs else "only one of them has"
-        omitted.append(("money per right answer", f"{unknown} `prices`"))
-    elif costs[0] and costs[1]:
-        rows.append(_ratio("money per right answer", costs[0], costs[1]))
+    def _add_money_per_right(self) -> None:
+        priced = [side for side in self.pair.sides if side.cost is not None]
+        if not priced:
+            self.omitted.append(("money per right answer", "neither has `prices`"))
+            return
+        if len(priced) == 1:
+            self.omitted.append(("money per right answer", "only one of them has `prices`"))
+            return
+        first = per_right(self.pair.first, self.pair.first.cost)
+        second = per_right(self.pair.second, self.pair.second.cost)
+        if first and second:
+            self.rows.append(_ratio("money per right answer", first, second))
 
 
 def _ratio(quantity: Quantity, first: Log, second: Log) -> Row:
+    """Return the row of B / A."""
     ratio = second.over(first)
     return Row(
-        quantity, first.interval(), second.interval(), ratio(0.95), True, p_value(ratio, 1.0)
+        quantity=quantity,
+        first=first.interval(),
+        second=second.interval(),
+        effect=ratio(0.95),
+        ratio=True,
+        p_value=p_value(ratio, 1.0),
     )
 
 
 def _by_size(pair: Pair, curves: TokenLogs | None) -> list[SizeRow]:
-    size_of, rows = pair.first.data.size_of_problem, []
+    """Return both models at each size."""
+    size_of = pair.first.data.size_of_problem
+    rows = []
     for k, size in enumerate(pair.sizes.tolist()):
-        first, second = (_at(side.variant, size_of == k) for side in pair.sides)
-        one, other = (v.by_problem(v.correct) for v in (first, second))
-        cut = max(float(side.data.truncated[side.data.size == size].mean()) for side in pair.sides)
-        ratio = None
-        if (
-            curves
-            and len(curves.by_size) == len(pair.sizes)
-            and curves.by_size[k][0].problems >= FEWEST_PAIRS
-        ):
-            ratio = curves.by_size[k]
+        first = _at(pair.first.variant, size_of == k)
+        second = _at(pair.second.variant, size_of == k)
+        first_right = first.by_problem(first.correct)
+        second_right = second.by_problem(second.correct)
+        truncated = []
+        for side in pair.sides:
+            truncated.append(float(side.data.truncated[side.data.size == size].mean()))
+        tokens = None
+        if curves and len(curves.by_size) == len(pair.sizes):
+            first_log, second_log = curves.by_size[k]
+            if first_log.problems >= FEWEST_PAIRS:
+                tokens = second_log.over(first_log)(0.95)
         rows.append(
             SizeRow(
                 size=size,
                 first=fraction(first, first.correct),
                 second=fraction(second, second.correct),
                 difference=difference_in_accuracy(first, second)(0.95),
-                tokens=ratio[1].over(ratio[0])(0.95) if ratio else None,
-                only_first=int(np.count_nonzero(one > other)),
-                only_second=int(np.count_nonzero(other > one)),
-                extrapolated=cut > EXTRAPOLATED,
+                tokens=tokens,
+                only_first=int(np.count_nonzero(first_right > second_right)),
+                only_second=int(np.count_nonzero(second_right > first_right)),
+                extrapolated=max(truncated) > EXTRAPOLATED,
             )
         )
     return rows
 
 
 def _at(variant: Variant, problems: Bools) -> Variant:
-    """The attempts at these problems."""
+    """Return the attempts at these problems, renumbered from 0."""
     rows = problems[variant.problem]
     number = np.cumsum(problems) - 1
     return replace(
@@ -298,18 +361,19 @@ def _at(variant: Variant, problems: Bools) -> Variant:
     )
 
 
-def _more(pair: Pair, variances: Components, difference: Estimate, margin: float) -> float:
-    """Problems to add until the margin, or the difference itself, would be shown in 80 % of runs,
-    if it is real.
+def _more_problems(pair: Pair, variances: Components, difference: Estimate, margin: float) -> float:
+    """Return the problems to add until 80 % of runs would decide, if the difference is real.
+
+    They decide when they show the margin, or the difference itself.
     """
-    samples = max(
-        1,
-        round(
-            min(len(s.data) / s.data.problems / max(1, len(s.variant.seeds)) for s in pair.sides)
-        ),
-    )
-    seeds = max(1, *(len(s.variant.seeds) for s in pair.sides))
+    seeds = 1
+    samples_per_seed = []
+    for side in pair.sides:
+        side_seeds = max(1, len(side.variant.seeds))
+        seeds = max(seeds, side_seeds)
+        samples_per_seed.append(len(side.data) / side.data.problems / side_seeds)
+    samples = max(1, round(min(samples_per_seed)))
     value = difference.value
-    ways = [problems_for_margin(variances, margin, samples, seeds, difference=value)]
-    ways.append(problems_for_margin(variances, 0.0, samples, seeds, difference=abs(value)))
-    return max(1.0, min(ways) - pair.problems)
+    for_margin = problems_for_margin(variances, margin, samples, seeds, difference=value)
+    for_difference = problems_for_margin(variances, 0.0, samples, seeds, difference=abs(value))
+    return max(1.0, min(for_margin, for_difference) - pair.problems)

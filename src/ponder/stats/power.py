@@ -1,5 +1,4 @@
-"""How many problems, samples and training seeds an answer needs, from variances measured or
-guessed.
+"""How many problems, samples and training seeds an answer needs, from measured or guessed variances.
 
 The difference d of two models' accuracies on a problem has three variances: *between* problems (one
 model is better at some of them), *within* a problem (a second sample may end otherwise), and
@@ -28,7 +27,9 @@ from ponder.stats.seeds import spread
 
 POWER = 0.8
 QUANTILES = 40  # of the variance between seeds
-FEW = 5  # problems with the rarer outcome, or that the two answered differently
+# With fewer problems of the rarer outcome, or that the two answered differently, the variance is
+# smoothed.
+FEW = 5
 MOST = 10_000_000  # problems; more count as never
 
 
@@ -46,23 +47,24 @@ class Components:
 
     @property
     def total(self) -> float:
-        """Of one problem with one sample of each: Var(d)."""
+        """The variance of one problem with one sample of each: Var(d)."""
         return self.between + self.within + self.within_trained
 
     @property
     def all_within(self) -> Components:
-        """The same sum, all of it within problems: what samples could do at best."""
+        """The same total, all of it within problems: the most that samples could help."""
         return replace(self, between=0.0, within=self.total, within_trained=0.0)
 
     def of_problem(self, samples: int, seeds: int = 1) -> float:
-        """The variance of one problem's mean."""
+        """Return the variance of one problem's mean."""
         return self.between + self.within / samples + self.within_trained / (samples * seeds)
 
     def error(self, problems: float, samples: int, seeds: int = 1) -> float:
+        """Return the standard error of the mean over problems and seeds."""
         return math.sqrt(self.of_problem(samples, seeds) / problems + self.seeds / seeds)
 
     def half(self, problems: float, samples: int, seeds: int = 1, level: float = 0.95) -> float:
-        """Half the width of the interval that is expected."""
+        """Return the expected half-width of the interval."""
         return float(self.halves(problems, samples, seeds, level).mean())
 
     def halves(self, problems: float, samples: int, seeds: int = 1, level: float = 0.95) -> Floats:
@@ -74,81 +76,95 @@ class Components:
         if seeds < 2:
             return np.array([math.inf])  # one seed says nothing about training
         freedom = self.trained * (seeds - 1)
-        t, training = t_quantile(upper, freedom), self.seeds / seeds
+        t = t_quantile(upper, freedom)
+        training = self.seeds / seeds
         interaction = self.within_trained / (samples * seeds * problems)
         total = (training + interaction) * _chi_square_over_freedom(freedom)
         # As in `seeds.widened`: the wider of problems and training in quadrature, and of the seeds'
         # means alone.
-        together = np.hypot(over_problems, t * np.sqrt(np.maximum(0.0, total - interaction)))
+        without_interaction = np.maximum(0.0, total - interaction)
+        together = np.hypot(over_problems, t * np.sqrt(without_interaction))
         return np.asarray(np.maximum(together, t * np.sqrt(total)))
 
 
 def _chi_square_over_freedom(freedom: int) -> Floats:
-    """Quantiles of equal probability (Wilson & Hilferty 1931)."""
+    """Return equally likely values of chi-squared / freedom (Wilson & Hilferty 1931)."""
     z = np.array([z_quantile((i + 0.5) / QUANTILES) for i in range(QUANTILES)])
-    return np.asarray(
-        np.maximum(0.0, 1 - 2 / (9 * freedom) + z * math.sqrt(2 / (9 * freedom))) ** 3
-    )
+    variance = 2 / (9 * freedom)
+    return np.asarray(np.maximum(0.0, 1 - variance + z * math.sqrt(variance)) ** 3)
 
 
 def of_one(variant: Variant) -> Components:
-    """Of one model's accuracy."""
-    own = variant.by_problem(variant.correct)
-    n, total = len(own), float(own.var(ddof=1))
-    if min(np.count_nonzero(own > 0), np.count_nonzero(own < 1)) < FEW:
+    """Return the variances of one model's accuracy."""
+    right = variant.by_problem(variant.correct)
+    n = len(right)
+    total = float(right.var(ddof=1))
+    if min(np.count_nonzero(right > 0), np.count_nonzero(right < 1)) < FEW:
         # Two problems of each outcome more, as Agresti and Coull add: 100 % has a variance too.
-        centre = (float(own.sum()) + 2) / (n + 4)
-        total = (float(((own - centre) ** 2).sum()) + 2 * centre**2 + 2 * (1 - centre) ** 2) / (
-            n + 4
-        )
+        centre = (float(right.sum()) + 2) / (n + 4)
+        squares = float(((right - centre) ** 2).sum())
+        total = (squares + 2 * centre**2 + 2 * (1 - centre) ** 2) / (n + 4)
     return _components([variant], total)
 
 
 def of_two(first: Variant, second: Variant) -> Components:
-    """Of the difference of two models' accuracies on the same problems."""
-    apart = first.by_problem(first.correct) - second.by_problem(second.correct)
-    n = len(apart)
-    if np.count_nonzero(apart) < FEW:
+    """Return the variances of the difference of two models' accuracies on the same problems."""
+    differences = first.by_problem(first.correct) - second.by_problem(second.correct)
+    n = len(differences)
+    if np.count_nonzero(differences) < FEW:
         # One problem more in either direction, as Bonett and Price add: ten that agree don't prove
         # that all do.
-        total = (float(apart @ apart) + 2) / (n + 2) - (float(apart.sum()) / (n + 2)) ** 2
+        squares = float(differences @ differences)
+        mean = float(differences.sum()) / (n + 2)
+        total = (squares + 2) / (n + 2) - mean**2
     else:
-        total = float(apart.var(ddof=1))
+        total = float(differences.var(ddof=1))
     return _components([first, second], total)
 
 
 def _components(models: list[Variant], total: float) -> Components:
-    """From the variance of the problems' means."""
-    parts = [_within(variant) for variant in models]
-    trained = [len(variant.seeds) > 1 for variant in models]
-    seeds = sum(
-        max(0.0, spread(v.by_seed(v.correct)).training) * len(v.seeds)
-        for v, seeded in zip(models, trained, strict=True)
-        if seeded
-    )
-    if any(part is None for part in parts):
-        return Components(total, 0.0, 0.0, seeds, sum(trained), separate=False)
-    known = [part for part in parts if part]
+    """Split `total`, the variance of the problems' means, or of their differences."""
+    seeds = 0.0
+    trained = 0
+    for variant in models:
+        if len(variant.seeds) > 1:
+            trained += 1
+            training = spread(variant.by_seed(variant.correct)).training
+            seeds += max(0.0, training) * len(variant.seeds)
+    within = 0.0
+    within_trained = 0.0
+    of_means = 0.0
+    for variant in models:
+        variances = _within(variant)
+        if variances is None:
+            return Components(total, 0.0, 0.0, seeds, trained, separate=False)
+        of_attempt, of_mean = variances
+        of_means += of_mean
+        if len(variant.seeds) > 1:
+            within_trained += of_attempt
+        else:
+            within += of_attempt
     return Components(
-        between=max(0.0, total - sum(of_mean for _, of_mean in known)),
-        within=sum(own for (own, _), seeded in zip(known, trained, strict=True) if not seeded),
-        within_trained=sum(own for (own, _), seeded in zip(known, trained, strict=True) if seeded),
+        between=max(0.0, total - of_means),
+        within=within,
+        within_trained=within_trained,
         seeds=seeds,
-        trained=sum(trained),
+        trained=trained,
     )
 
 
 def _within(variant: Variant) -> tuple[float, float] | None:
-    """The variance of one attempt around its problem's mean, and that of the problem's mean; None:
-    single attempts.
+    """Return the variance of an attempt around its problem's mean, and that of the problem's mean.
+
+    Return None if no problem has two attempts.
     """
     tried = np.bincount(variant.problem).astype(np.float64)
-    several = tried > 1
-    if not several.any():
+    repeated = tried > 1
+    if not repeated.any():
         return None
     right = variant.by_problem(variant.correct)
-    own = (right * (1 - right) * tried / np.maximum(tried - 1, 1))[several]
-    return float(own.mean()), float((own / tried[several]).mean())
+    variance = (right * (1 - right) * tried / np.maximum(tried - 1, 1))[repeated]
+    return float(variance.mean()), float((variance / tried[repeated]).mean())
 
 
 def problems_for_margin(
@@ -160,37 +176,51 @@ def problems_for_margin(
     difference: float = 0.0,
     power: float = POWER,
 ) -> float:
-    """Return the problems that show with this power that a model is not worse by more than the
-    margin; infinite: never.
+    """Return the problems that show with this power that a model is not worse by the margin.
 
     `difference` is the true one. With a margin of 0 it is the number that shows a difference.
+    Return infinity if no number does.
     """
-    needed = _fewest(
-        lambda n: power_of(c, margin, n, samples, seeds, difference=difference) >= power
-    )
-    return max(needed, _at_least(margin, samples)) if difference <= 0 < margin else needed
+
+    def enough(problems: int) -> bool:
+        return power_of(c, margin, problems, samples, seeds, difference=difference) >= power
+
+    needed = _fewest(enough)
+    if difference <= 0 < margin:
+        return max(needed, _at_least(margin, samples))
+    return needed
 
 
 def problems_for_width(c: Components, width: float, samples: int = 1, seeds: int = 1) -> float:
-    """Problems for an interval of this width, from end to end; infinite: never."""
-    return max(_fewest(lambda n: 2 * c.half(n, samples, seeds) <= width), _at_least(width, samples))
+    """Return the problems for an interval of this width, from end to end; infinite: never."""
+
+    def enough(problems: int) -> bool:
+        return 2 * c.half(problems, samples, seeds) <= width
+
+    return max(_fewest(enough), _at_least(width, samples))
 
 
 def _at_least(length: float, samples: int) -> float:
-    """Problems below which an interval is longer than this even if no two answers differ (Wilson's,
-    and Tango's).
+    """Return the problems that an interval of this length needs even if no two answers differ.
+
+    That holds for Wilson's interval and for Tango's.
     """
     z = z_quantile(0.975)
     return math.ceil(z * z * (1 - length) / length / samples)
 
 
 def _fewest(enough: Callable[[int], bool]) -> float:
+    """Return the smallest number of problems that is enough, by bisection; infinite: none is."""
     if not enough(MOST):
         return math.inf
-    low, high = 1, MOST
+    low = 1
+    high = MOST
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle + 1, high)
+        if enough(middle):
+            high = middle
+        else:
+            low = middle + 1
     return float(max(2, low))
 
 
@@ -203,11 +233,12 @@ def power_of(
     *,
     difference: float = 0.0,
 ) -> float:
-    """The chance that such a run shows that a model is not worse by more than the margin."""
-    # 0: a guess without any difference
-    error, normal = max(c.error(problems, samples, seeds), 1e-12), NormalDist()
-    room = (margin + difference - c.halves(problems, samples, seeds)) / error
-    return math.fsum(normal.cdf(x) for x in room.tolist()) / len(room)
+    """Return the probability that a run shows that a model is not worse by more than the margin."""
+    # The error is 0 for a guess without any difference.
+    error = max(c.error(problems, samples, seeds), 1e-12)
+    z = (margin + difference - c.halves(problems, samples, seeds)) / error
+    normal = NormalDist()
+    return math.fsum(normal.cdf(x) for x in z.tolist()) / len(z)
 
 
 def guessed(
@@ -217,22 +248,26 @@ def guessed(
     seeds: float | None = None,
     trained: int = 0,
 ) -> tuple[Components, Components]:
-    """Of one model and of two, from an accuracy, and from the fraction of problems that one sample
-    of each divides.
+    """Guess the variances of one model and of two, from an accuracy.
 
-    `within` is the fraction of the variance that is between samples of one problem, `seeds` the
-    standard deviation of accuracy between training seeds of the models that are `trained`. Without
-    `discordant`, half of what independent models would have.
+    `discordant` is the fraction of problems that one sample of each model divides; without it, half
+    of what independent models would have. `within` is the fraction of the variance that is between
+    samples of one problem, `seeds` the standard deviation of accuracy between training seeds of the
+    models that are `trained`.
     """
+    seed_variance = (seeds or 0.0) ** 2
+    alone = accuracy * (1 - accuracy)
 
     def components(total: float, seeded: int, models: int) -> Components:
-        inside, share = within * total, seeded / models
-        training = seeded * (seeds or 0.0) ** 2
+        within_problem = within * total
+        trained_fraction = seeded / models
         return Components(
-            (1 - within) * total, (1 - share) * inside, share * inside, training, seeded
+            between=(1 - within) * total,
+            within=(1 - trained_fraction) * within_problem,
+            within_trained=trained_fraction * within_problem,
+            seeds=seeded * seed_variance,
+            trained=seeded,
         )
 
-    alone = accuracy * (1 - accuracy)
-    return components(alone, min(1, trained), 1), components(
-        alone if discordant is None else discordant, trained, 2
-    )
+    divided = alone if discordant is None else discordant
+    return components(alone, min(1, trained), 1), components(divided, trained, 2)

@@ -1,19 +1,15 @@
-"""Scores a process reward against known labels of steps, beside a baseline that knows only each
-step's position.
+"""Score a process reward against known labels of steps, next to a position-only baseline.
 
 - First error, as in ProcessBench (arXiv 2412.06559): a step that scores below the threshold is
-  called wrong, and the
-  first such step must be the first wrong one; in a trace without errors, none may be called wrong.
-  F1 is the harmonic
-  mean of the two accuracies.
+  called wrong, and the first such step must be the first wrong one; in a trace without errors, none
+  may be called wrong. F1 is the harmonic mean of the two accuracies.
 - Steps, as in PRMBench (arXiv 2501.03124): F1 of the right steps and F1 of the wrong ones
-  (`negative`), each over all
-  steps of all traces, and their mean, the PRMScore.
+  (`negative`), each over all steps of all traces, and their mean, the PRMScore.
 
 A threshold that isn't given is fitted by two-fold cross-validation over problems: each half is
 scored with the one that is best on the other. So is the position-only baseline, which sees a step's
 position counted from the start, from the end, or as a fraction of the trace, whichever is best on
-the half it is fitted on. Intervals are by bootstrap over problems, and `gain` is the reward less
+the half it is fitted on. Intervals are by bootstrap over problems, and `gain` is the reward minus
 the baseline on the same draws.
 """
 
@@ -31,7 +27,7 @@ from ponder.stats.bootstrap import resampled_sums
 from ponder.stats.columns import Bools, Floats, Ints, summed
 
 REPLICATES = 2000
-BINS = 20  # positions told apart by the baseline; those farther from the end share the last bin
+BINS = 20  # positions that the baseline distinguishes; all later ones share the last bin
 THRESHOLDS = 200  # tried at most
 
 Ragged: TypeAlias = Sequence[Sequence[float]]
@@ -43,17 +39,18 @@ Ratio: TypeAlias = Callable[[Floats], Floats]
 class _Subset:
     """A subset of the traces, with the steps of all of them laid out in one column."""
 
-    which: Ints  # indices of the traces
+    traces: Ints  # indices of the traces
     starts: Ints  # where each trace starts in the column
-    place: Ints  # each step's position in its trace
+    position: Ints  # of each step in its trace
     length: Ints  # of each step's trace
 
     @classmethod
-    def of(cls, lengths: Ints, which: Ints) -> _Subset:
-        own = lengths[which]
-        starts = np.r_[0, own.cumsum()[:-1]].astype(np.int64) if len(own) else own
-        place = np.arange(own.sum()) - np.repeat(starts, own)
-        return cls(which, starts, place, np.repeat(own, own))
+    def of(cls, lengths: Ints, traces: Ints) -> _Subset:
+        """Return the subset of these traces; `lengths` has the steps of all traces."""
+        steps = lengths[traces]
+        starts = steps.cumsum() - steps
+        position = np.arange(steps.sum()) - np.repeat(starts, steps)
+        return cls(traces, starts, position, np.repeat(steps, steps))
 
 
 # Counts what a threshold gets right and wrong on a subset of traces: four columns, one row per
@@ -69,7 +66,7 @@ class FirstError:
     on_wrong: Estimate  # fraction of traces with an error in which the first one was found
     on_right: Estimate  # fraction of traces without errors in which none was found
     position: Estimate  # F1 of the position-only baseline
-    gain: Estimate  # F1 less that of the baseline
+    gain: Estimate  # F1 minus that of the baseline
     thresholds: tuple[float, float]  # used on the two halves
 
 
@@ -81,13 +78,16 @@ class StepErrors:
     f1: Estimate  # of the right steps
     negative: Estimate  # F1 of the wrong steps
     position: Estimate  # PRMScore of the position-only baseline
-    gain: Estimate  # PRMScore less that of the baseline
+    gain: Estimate  # PRMScore minus that of the baseline
     thresholds: tuple[float, float]  # used on the two halves
 
 
 def first_wrong(labels: Sequence[bool]) -> int:
-    """The first wrong step, counted from 0; -1 if all are right."""
-    return next((n for n, right in enumerate(labels) if not right), -1)
+    """Return the first wrong step, counted from 0; -1 if all are right."""
+    for step, right in enumerate(labels):
+        if not right:
+            return step
+    return -1
 
 
 def first_error(
@@ -97,39 +97,52 @@ def first_error(
     problems: Sequence[str] | None = None,
     seed: int = 0,
 ) -> FirstError:
-    """`wrong` is the first wrong step of each trace, counted from 0, or -1.
+    """Score how well a reward finds the first error; a score per step of each trace.
 
-    Traces of one problem are correlated.
+    `wrong` is the first wrong step of each trace, counted from 0, or -1. Traces of one problem are
+    correlated.
     """
-    if len(scores) != len(wrong) or any(
-        not -1 <= w < len(s) for s, w in zip(scores, wrong, strict=True)
-    ):
+    valid = len(scores) == len(wrong)
+    if valid:
+        for trace, step in zip(scores, wrong, strict=True):
+            valid = valid and -1 <= step < len(trace)
+    if not valid:
         raise ValueError("each trace needs its first wrong step, a step's number or -1")
-    at = np.array(wrong, np.int64)
-    lengths = np.array([len(row) for row in scores], np.int64)
-    all_of = _Subset.of(lengths, np.arange(len(at)))
-    first = np.repeat(at, lengths)
+    first_of_trace = np.array(wrong, np.int64)
+    lengths = np.array([len(trace) for trace in scores], np.int64)
+    position = _Subset.of(lengths, np.arange(len(lengths))).position
+    first = np.repeat(first_of_trace, lengths)
+    never = len(first)  # larger than any position
     # Labels after the first error are unknown, so the baseline isn't fitted on those steps.
-    known = (all_of.place <= first) | (first < 0)
+    labelled = (position <= first) | (first < 0)
 
-    def tally(values: Floats, threshold: float, part: _Subset) -> Floats:
-        below = np.where(values < threshold, part.place, len(first))
-        called = np.minimum.reduceat(below, part.starts)
-        right = at[part.which] < 0
-        hit = np.where(right, called == len(first), called == at[part.which])
+    def tally(values: Floats, threshold: float, subset: _Subset) -> Floats:
+        """Count hits in wrong traces, wrong traces, hits in right traces, and right traces."""
+        below = np.where(values < threshold, subset.position, never)
+        called = np.minimum.reduceat(below, subset.starts)
+        true_first = first_of_trace[subset.traces]
+        right = true_first < 0
+        hit = np.where(right, called == never, called == true_first)
         return np.column_stack([hit & ~right, ~right, hit & right, right]).astype(np.float64)
 
-    def f1(sums: Floats) -> Floats:
-        return _harmonic(_ratio(sums[:, 0], sums[:, 1]), _ratio(sums[:, 2], sums[:, 3]))
+    def on_wrong(sums: Floats) -> Floats:
+        return _ratio(sums[:, 0], sums[:, 1])
 
-    crossed = _crossed(scores, all_of.place != first, known, threshold, problems, tally, f1, seed)
+    def on_right(sums: Floats) -> Floats:
+        return _ratio(sums[:, 2], sums[:, 3])
+
+    def f1(sums: Floats) -> Floats:
+        return _harmonic_mean(on_wrong(sums), on_right(sums))
+
+    steps = _Steps(scores, position != first, labelled)
+    validated = _cross_validated(steps, threshold, problems, tally, f1, seed)
     return FirstError(
-        crossed.estimate(f1),
-        crossed.estimate(lambda sums: _ratio(sums[:, 0], sums[:, 1])),
-        crossed.estimate(lambda sums: _ratio(sums[:, 2], sums[:, 3])),
-        crossed.estimate(f1, position=True),
-        crossed.gain(f1),
-        crossed.thresholds,
+        f1=validated.estimate(f1),
+        on_wrong=validated.estimate(on_wrong),
+        on_right=validated.estimate(on_right),
+        position=validated.baseline(f1),
+        gain=validated.gain(f1),
+        thresholds=validated.thresholds,
     )
 
 
@@ -140,24 +153,28 @@ def step_errors(
     problems: Sequence[str] | None = None,
     seed: int = 0,
 ) -> StepErrors:
-    """`labels` tells whether each step is right.
+    """Score how well a reward tells right steps from wrong ones; `labels` is True for right.
 
     PRMBench leaves out traces without errors; the caller may too.
     """
-    if [len(s) for s in scores] != [len(row) for row in labels]:
+    lengths = np.array([len(trace) for trace in labels], np.int64)
+    if [len(trace) for trace in scores] != lengths.tolist():
         raise ValueError("each score needs a label")
-    right = np.array([label for row in labels for label in row], bool)
-    lengths = np.array([len(row) for row in labels], np.int64)
-    begins = _Subset.of(lengths, np.arange(len(lengths))).starts
+    right = np.array([label for trace in labels for label in trace], bool)
+    starts = _Subset.of(lengths, np.arange(len(lengths))).starts
 
-    def tally(values: Floats, threshold: float, part: _Subset) -> Floats:
-        """True positives, false positives, false negatives and true negatives, where right is
-        positive.
+    def tally(values: Floats, threshold: float, subset: _Subset) -> Floats:
+        """Count true positives, false positives, false negatives and true negatives.
+
+        A right step is positive.
         """
-        true = right[np.repeat(begins[part.which], lengths[part.which]) + part.place]
+        first_step = np.repeat(starts[subset.traces], lengths[subset.traces])
+        true = right[first_step + subset.position]
         kept = values >= threshold
-        counts = [kept & true, kept & ~true, ~kept & true, ~kept & ~true]
-        return np.column_stack([np.add.reduceat(c.astype(np.float64), part.starts) for c in counts])
+        columns = []
+        for outcome in (kept & true, kept & ~true, ~kept & true, ~kept & ~true):
+            columns.append(np.add.reduceat(outcome.astype(np.float64), subset.starts))
+        return np.column_stack(columns)
 
     def f1(sums: Floats) -> Floats:
         return _ratio(2 * sums[:, 0], 2 * sums[:, 0] + sums[:, 1] + sums[:, 2])
@@ -168,163 +185,200 @@ def step_errors(
     def prm_score(sums: Floats) -> Floats:
         return (f1(sums) + negative(sums)) / 2
 
-    crossed = _crossed(
-        scores, right, np.ones(len(right), bool), threshold, problems, tally, prm_score, seed
-    )
+    steps = _Steps(scores, right, np.ones(len(right), bool))
+    validated = _cross_validated(steps, threshold, problems, tally, prm_score, seed)
     return StepErrors(
-        crossed.estimate(prm_score),
-        crossed.estimate(f1),
-        crossed.estimate(negative),
-        crossed.estimate(prm_score, position=True),
-        crossed.gain(prm_score),
-        crossed.thresholds,
+        prm_score=validated.estimate(prm_score),
+        f1=validated.estimate(f1),
+        negative=validated.estimate(negative),
+        position=validated.baseline(prm_score),
+        gain=validated.gain(prm_score),
+        thresholds=validated.thresholds,
     )
 
 
 @dataclass(frozen=True)
-class _Crossed:
+class _Validated:
     """Summed tallies of the reward and of the position-only baseline."""
 
-    own: Floats  # as measured, then one row per replicate
+    reward: Floats  # as measured, then one row per replicate
     position: Floats
     traces: int
     problems: int
     thresholds: tuple[float, float]
 
-    def estimate(self, ratio: Ratio, *, position: bool = False) -> Estimate:
-        return self._from(ratio(self.position if position else self.own))
+    def estimate(self, ratio: Ratio) -> Estimate:
+        return self._from(ratio(self.reward))
+
+    def baseline(self, ratio: Ratio) -> Estimate:
+        return self._from(ratio(self.position))
 
     def gain(self, ratio: Ratio) -> Estimate:
-        return self._from(ratio(self.own) - ratio(self.position))
+        return self._from(ratio(self.reward) - ratio(self.position))
 
     def _from(self, values: Floats) -> Estimate:
-        redrawn = values[1:][np.isfinite(values[1:])]
-        if math.isnan(values[0]) or not len(redrawn) or self.problems < 2:
-            return Estimate(float(values[0]), -math.inf, math.inf, self.traces, self.problems)
-        low, high = np.quantile(redrawn, [0.025, 0.975])
+        """Return the first value with the quantiles of the others."""
         value = float(values[0])
+        redrawn = values[1:][np.isfinite(values[1:])]
+        if math.isnan(value) or not len(redrawn) or self.problems < 2:
+            return Estimate(value, -math.inf, math.inf, self.traces, self.problems)
+        low, high = np.quantile(redrawn, [0.025, 0.975])
         return Estimate(
             value, min(value, float(low)), max(value, float(high)), self.traces, self.problems
         )
 
 
-def _crossed(
-    scores: Ragged,
-    right: Bools,
-    known: Bools,
+@dataclass(frozen=True)
+class _Steps:
+    """The scores of all traces, and two flags per step, in one column."""
+
+    scores: Ragged
+    right: Bools
+    labelled: Bools  # the baseline is fitted on these steps only
+
+
+def _cross_validated(
+    steps: _Steps,
     threshold: float | None,
     problems: Sequence[str] | None,
     tally: Tally,
     aim: Ratio,
     seed: int,
-) -> _Crossed:
-    """Cross-validates: each half is scored with what was fitted on the other.
+) -> _Validated:
+    """Score each half of the problems with the threshold and the baseline fitted on the other.
 
-    `right` and `known` have one entry per step of all traces; the baseline is fitted on the known
-    steps.
+    `aim` is the ratio to maximize.
     """
-    values = np.array([score for row in scores for score in row], np.float64)
-    lengths = np.array([len(row) for row in scores], np.int64)
+    values = np.array([score for trace in steps.scores for score in trace], np.float64)
+    lengths = np.array([len(trace) for trace in steps.scores], np.int64)
     if not np.isfinite(values).all() or (lengths == 0).any():
         raise ValueError("leave out traces without steps and traces that could not be scored")
-    names = [str(n) for n in range(len(scores))] if problems is None else list(problems)
-    half = _halves(names, seed)
-    owner = np.repeat(half, lengths)
-    own, position = np.zeros((len(scores), 4)), np.zeros((len(scores), 4))
-    used = []
-    for mine in (0, 1):
-        judged, fitted_on = (
-            _Subset.of(lengths, np.flatnonzero((half == mine) == own_half))
-            for own_half in (True, False)
-        )
-        here, there = owner == mine, owner != mine
-        limit = _best(values[there], fitted_on, tally, aim)[1] if threshold is None else threshold
-        used.append(limit)
-        if not len(judged.which):
+    if problems is None:
+        names = [str(n) for n in range(len(lengths))]
+    else:
+        names = list(problems)
+    half_of_trace = _halves(names, seed)
+    half_of_step = np.repeat(half_of_trace, lengths)
+    reward = np.zeros((len(lengths), 4))
+    position = np.zeros((len(lengths), 4))
+    thresholds = []
+    for half in (0, 1):
+        scored = _Subset.of(lengths, np.flatnonzero(half_of_trace == half))
+        fitted_on = _Subset.of(lengths, np.flatnonzero(half_of_trace != half))
+        in_scored = half_of_step == half
+        in_fitted = ~in_scored
+        limit = threshold
+        if limit is None:
+            limit = _best_threshold(values[in_fitted], fitted_on, tally, aim)[1]
+        thresholds.append(limit)
+        if not len(scored.traces):
             continue
-        own[judged.which] = tally(values[here], limit, judged)
-        tried = (
-            _baseline(where, right[there], known[there], fitted_on, tally, aim) for where in PLACES
+        reward[scored.traces] = tally(values[in_scored], limit, scored)
+        baseline = _fit_baseline(
+            steps.right[in_fitted], steps.labelled[in_fitted], fitted_on, tally, aim
         )
-        _, limit, worth, where = max(tried, key=lambda fit: fit[0])
-        position[judged.which] = tally(worth[where(judged)], limit, judged)
+        position[scored.traces] = tally(baseline.values(scored), baseline.threshold, scored)
+    return _Validated(
+        reward=_with_replicates(reward, names, seed),
+        position=_with_replicates(position, names, seed),
+        traces=len(names),
+        problems=len(set(names)),
+        thresholds=(thresholds[0], thresholds[1]),
+    )
+
+
+def _with_replicates(tallies: Floats, names: Sequence[str], seed: int) -> Floats:
+    """Sum tallies, one row per trace, as measured and for each resampling of problems."""
+    measured: Floats = tallies.sum(axis=0)
+    if not names:
+        return measured[None]
     problem = np.unique(np.array(names, np.str_), return_inverse=True)[1].astype(np.int64)
-    sums = []
-    for columns in (own, position):
-        by_problem = summed(columns, problem) if names else columns
-        one_size = np.zeros(len(by_problem), np.int64)
-        redrawn = resampled_sums(by_problem, one_size, REPLICATES, seed)[:, 0] if names else columns
-        sums.append(np.vstack([columns.sum(axis=0), redrawn]))
-    return _Crossed(sums[0], sums[1], len(names), len(set(names)), (used[0], used[1]))
+    by_problem = summed(tallies, problem)
+    one_size = np.zeros(len(by_problem), np.int64)
+    redrawn = resampled_sums(by_problem, one_size, REPLICATES, seed)[:, 0]
+    return np.vstack([measured, redrawn])
 
 
 def _halves(names: Sequence[str], seed: int) -> Ints:
-    """0 or 1 for each trace, by its problem; depends on the problems' names and the seed, not on
-    their order.
+    """Return 0 or 1 for each trace, by its problem.
+
+    It depends on the problems' names and the seed, not on their order.
     """
     order = sorted(set(names), key=lambda name: digest("half", seed, name))
-    dealt = {name: n % 2 for n, name in enumerate(order)}
-    return np.array([dealt[name] for name in names], np.int64)
+    half = {name: n % 2 for n, name in enumerate(order)}
+    return np.array([half[name] for name in names], np.int64)
 
 
-def _best(values: Floats, part: _Subset, tally: Tally, aim: Ratio) -> tuple[float, float]:
-    """The score of the best threshold, and the threshold."""
+def _best_threshold(
+    values: Floats, subset: _Subset, tally: Tally, aim: Ratio
+) -> tuple[float, float]:
+    """Return the highest value of `aim` that a threshold reaches, and the threshold."""
     if not len(values):
         return -1.0, 0.5
     distinct = np.unique(values)
-    between = np.r_[distinct[0], (distinct[1:] + distinct[:-1]) / 2, distinct[-1] + 1e-9]
-    if len(between) > THRESHOLDS:
-        between = np.quantile(between, np.linspace(0, 1, THRESHOLDS))
-    sums = np.array([tally(values, limit, part).sum(axis=0) for limit in between])
+    between = (distinct[1:] + distinct[:-1]) / 2
+    limits = np.concatenate([distinct[:1], between, distinct[-1:] + 1e-9])
+    if len(limits) > THRESHOLDS:
+        limits = np.quantile(limits, np.linspace(0, 1, THRESHOLDS))
+    sums = np.array([tally(values, limit, subset).sum(axis=0) for limit in limits])
     reached = np.nan_to_num(aim(sums), nan=-1.0)
     if reached.max() < 0:  # only right traces, or only wrong ones
         return -1.0, 0.5
-    return float(reached.max()), float(between[reached.argmax()])
+    return float(reached.max()), float(limits[reached.argmax()])
 
 
-def _baseline(
-    where: Callable[[_Subset], Ints],
-    right: Bools,
-    known: Bools,
-    part: _Subset,
-    tally: Tally,
-    aim: Ratio,
-) -> tuple[float, float, Floats, Callable[[_Subset], Ints]]:
-    """Fits the position-only baseline: how often a step in each bin is right, and the best
-    threshold on that.
-    """
-    places = where(part)
-    seen = np.bincount(places[known], minlength=BINS)
-    fine = np.bincount(places[known], weights=right[known], minlength=BINS)
-    prior = fine.sum() / max(1, seen.sum())
-    worth = (fine + prior) / (seen + 1)  # shrunk to the mean of all, for bins with few steps
-    reached, limit = _best(worth[places], part, tally, aim)
-    return reached, limit, worth, where
+@dataclass(frozen=True)
+class _Baseline:
+    """A reward that knows only a step's position."""
+
+    bin_of: Callable[[_Subset], Ints]
+    accuracy: Floats  # by bin: how often a step is right
+    threshold: float
+
+    def values(self, subset: _Subset) -> Floats:
+        return np.asarray(self.accuracy[self.bin_of(subset)])
 
 
-def _from_start(part: _Subset) -> Ints:
-    return np.minimum(part.place, BINS - 1)
+def _fit_baseline(
+    right: Bools, labelled: Bools, subset: _Subset, tally: Tally, aim: Ratio
+) -> _Baseline:
+    """Fit how often a step in each bin is right, for the way to count positions that is best."""
+    highest = -math.inf
+    for bin_of in (_from_start, _from_end, _along):
+        bins = bin_of(subset)
+        steps = np.bincount(bins[labelled], minlength=BINS)
+        right_steps = np.bincount(bins[labelled], weights=right[labelled], minlength=BINS)
+        mean = right_steps.sum() / max(1, steps.sum())
+        accuracy = (right_steps + mean) / (steps + 1)  # shrunk to the mean, for bins with few steps
+        reached, threshold = _best_threshold(accuracy[bins], subset, tally, aim)
+        if reached > highest:
+            highest = reached
+            best = _Baseline(bin_of, accuracy, threshold)
+    return best
 
 
-def _from_end(part: _Subset) -> Ints:
-    back: Ints = part.length - 1 - part.place
-    return np.minimum(back, BINS - 1)
+def _from_start(subset: _Subset) -> Ints:
+    return np.minimum(subset.position, BINS - 1)
 
 
-def _along(part: _Subset) -> Ints:
-    place: Ints = part.place * BINS // part.length
-    return place
+def _from_end(subset: _Subset) -> Ints:
+    from_end: Ints = subset.length - 1 - subset.position
+    return np.minimum(from_end, BINS - 1)
 
 
-PLACES = (_from_start, _from_end, _along)
+def _along(subset: _Subset) -> Ints:
+    fraction: Ints = subset.position * BINS // subset.length
+    return fraction
 
 
-def _ratio(part: Floats, whole: Floats) -> Floats:
-    ratios: Floats = np.divide(part, whole, out=np.full(len(whole), math.nan), where=whole > 0)
+def _ratio(numerator: Floats, denominator: Floats) -> Floats:
+    """Return the quotients; nan where the denominator is 0."""
+    unknown = np.full(len(denominator), math.nan)
+    ratios: Floats = np.divide(numerator, denominator, out=unknown, where=denominator > 0)
     return ratios
 
 
-def _harmonic(a: Floats, b: Floats) -> Floats:
-    """The harmonic mean; 0 if both are 0."""
+def _harmonic_mean(a: Floats, b: Floats) -> Floats:
+    """Return the harmonic mean; 0 if both are 0."""
     mean: Floats = np.where(a + b == 0, 0.0, _ratio(2 * a * b, a + b))
     return mean

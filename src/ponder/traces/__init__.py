@@ -14,11 +14,21 @@ from __future__ import annotations
 
 from ponder.traces.alignment import align, hashed, similarity
 from ponder.traces.formats import NAMES, Understood, understand
-from ponder.traces.segments import steps
+from ponder.traces.split import steps
 from ponder.traces.trace import Trace, request_messages, trace_of
 from ponder.traces.trace_file import TraceFile, read
 
 __all__ = [
-    "NAMES", "Trace", "TraceFile", "Understood", "align", "hashed", "read", "request_messages", "similarity", "steps",
-    "trace_of", "understand",
-]  # fmt: skip
+    "NAMES",
+    "Trace",
+    "TraceFile",
+    "Understood",
+    "align",
+    "hashed",
+    "read",
+    "request_messages",
+    "similarity",
+    "steps",
+    "trace_of",
+    "understand",
+]

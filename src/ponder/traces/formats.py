@@ -32,21 +32,42 @@ from ponder.traces.trace import Trace
 # trace.
 NAMES: dict[str, tuple[str, ...]] = {
     "question": ("question", "problem", "prompt", "instruction", "query"),
-    "thinking": ("thinking", "reasoning", "reasoning_content", "thinking_trajectories", "thoughts", "chain_of_thought"),
+    "thinking": (
+        "thinking",
+        "reasoning",
+        "reasoning_content",
+        "thinking_trajectories",
+        "thoughts",
+        "chain_of_thought",
+    ),
     "answer": (
-        "response", "completion", "output", "attempt", "generation", "generated_solution", "model_output",
-        "answer", "solution", "final_answer", "content",
+        "response",
+        "completion",
+        "output",
+        "attempt",
+        "generation",
+        "generated_solution",
+        "model_output",
+        "answer",
+        "solution",
+        "final_answer",
+        "content",
     ),
     "id": ("id", "idx", "uuid", "custom_id"),
     "teacher": ("teacher", "model", "generator", "generation_model", "teacher_model"),
     "topic": ("topic", "subject", "domain", "problem_type", "cot_type"),
     "gold": (
-        "gold", "gold_answer", "ground_truth", "ground_truth_solution", "reference", "expected_answer",
+        "gold",
+        "gold_answer",
+        "ground_truth",
+        "ground_truth_solution",
+        "reference",
+        "expected_answer",
         "reference_answer",
     ),
     "correct": ("correct", "is_correct", "final_answer_correct"),
     "tokens": ("tokens",),
-}  # fmt: skip
+}
 # If the answer has another name, these hold the reference answer.
 REFERENCE = ("answer", "final_answer", "solution")
 REPLIES = NAMES["answer"][:7]  # names that never hold the reference answer

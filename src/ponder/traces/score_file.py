@@ -1,14 +1,16 @@
-"""Scores a file of traces with a reward; resumes if interrupted.
+"""Scores a file of traces with a reward, and selects from a scored file.
 
-The memory that it needs doesn't grow with the texts. Each score is appended to the output as soon
-as it is known. When all are there, the output is put into the order of the source. A scored record
-names the reward that scored it, with its settings: Ponder does not resume from scores made with
-another reward, another way of splitting steps, or another file. Copies of a trace are scored once.
+The memory that both need doesn't grow with the texts. If interrupted, scoring resumes: each score
+is appended to the output as soon as it is known. When all are there, the output is put into the
+order of the source. A scored record names the reward that scored it, with its settings: Ponder does
+not resume from scores made with another reward, another way of splitting steps, or another file.
+Copies of a trace are scored once.
 """
 
 from __future__ import annotations
 
 import inspect
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -21,11 +23,12 @@ from typing import IO, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from ponder.core import Progress, Reward, Scores, UserError, digest, fingerprint
+from ponder.core import Problem, Progress, Reward, Scores, UserError, digest, fingerprint
 from ponder.core.scoring import scores_by_index
 from ponder.traces import Trace, TraceFile, read, steps
-from ponder.traces.rows import is_hub
-from ponder.traces.segments import By
+from ponder.traces.selection import Choice, Scored, Selection, Selector
+from ponder.traces.split import By
+from ponder.traces.trace_file import is_hub
 
 # What scoring adds to a record.
 SCORE_KEYS = ("score", "step_scores", "trajectory", "score_why", "scored_by")
@@ -164,7 +167,10 @@ class Scoring:
                 else:
                     resumable = self._began(line)
                 if not resumable:
-                    message = "this line was not written by the same reward from the same file, so scoring can't resume"
+                    message = (
+                        "this line was not written by the same reward from the same file, so"
+                        " scoring can't resume"
+                    )
                     hint = "-o names another file; or delete this one to score again"
                     raise UserError(
                         message, where=f"{self.out}:{len(self._written) + 1}", hint=hint
@@ -283,3 +289,90 @@ def open_file(path: Path, mode: str) -> IO[bytes]:
         raise UserError(
             f"can't write {path}: {error.strerror}", hint="-o names another file"
         ) from None
+
+
+@dataclass
+class Selecting:
+    """Writes the traces to keep, the best first, each with the reason.
+
+    Iterating does the work and yields progress.
+    """
+
+    source: TraceFile
+    how: Choice
+    out: Path
+    asked: Iterable[Problem] = ()  # evaluation problems in addition to `how.without`
+    selection: Selection = field(init=False)  # known after iterating
+
+    def __iter__(self) -> Iterator[Progress]:
+        check_output(self.source.path, self.out)
+        selector = Selector(self.how, self.asked)
+        yield {"read": "0"}
+        for count, scored in enumerate(self._scored(), 1):
+            selector.add(scored)
+            if count % READ == 0:
+                yield {"read": f"{count:,}"}
+        self.selection = selector.selection()
+        if self.selection.kept:
+            self._write()
+        read = len(self.selection.kept) + len(self.selection.dropped)
+        yield {"read": f"{read:,}", "kept": f"{len(self.selection.kept):,}"}
+
+    def summary(self) -> dict[str, Any]:
+        summary = {"file": str(self.out)} | self.selection.summary()
+        summary["skipped"] = len(self.source.skipped)
+        return summary
+
+    def table(self) -> str:
+        """Return the summary as text, one fact per line."""
+        return "\n".join([*skipped_lines(self.source), self.selection.table()])
+
+    def _scored(self) -> Iterator[Scored]:
+        """Yield each trace with its score; raise `UserError` if two rewards made the scores."""
+        first_reward: str | None = None
+        for trace in self.source:
+            score = trace.extra.get("score")
+            if isinstance(score, bool) or not isinstance(score, int | float | None):
+                if self.source.bad == "refuse":
+                    message = f"trace {trace.id}: score must be a number, not {score!r:.40}"
+                    raise UserError(message, where=str(self.source.path))
+                score = None
+            if score is not None and self.how.needs_scores:
+                reward = str(trace.extra.get("scored_by", ""))
+                if first_reward is None:
+                    first_reward = reward
+                if reward != first_reward:
+                    rewards = f"`{first_reward}` and `{reward}`"
+                    message = f"scores of two rewards can't be ranked together: {rewards}"
+                    hint = "score the whole file with one of them"
+                    raise UserError(message, where=str(self.source.path), hint=hint)
+            yield Scored(trace, score)
+
+    def _write(self) -> None:
+        """Write the kept traces."""
+        kept_traces = {kept.index: kept for kept in self.selection.kept}
+        # Read in the order of the source and written in order of rank, through a file: texts may
+        # not fit into memory.
+        with (
+            open_file(self.out, "wb") as file,
+            tempfile.TemporaryFile(dir=self.out.parent) as spool,
+        ):
+            spans: dict[int, tuple[int, int]] = {}  # by rank: start and length of the line
+            for index, trace in enumerate(self.source):
+                kept = kept_traces.get(index)
+                if kept is None:
+                    continue
+                record = trace.record()
+                record["chosen"] = {
+                    "rank": kept.rank,
+                    "score": kept.score,
+                    "tokens": kept.tokens,
+                    "reason": kept.reason,
+                }
+                line = encoded(record)
+                spans[kept.rank] = (spool.tell(), len(line))
+                spool.write(line)
+            for rank in sorted(spans):
+                start, length = spans[rank]
+                spool.seek(start)
+                file.write(spool.read(length))

@@ -19,20 +19,26 @@ from __future__ import annotations
 
 import math
 import random
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from ponder.core import Problem, UserError, digest, plugins, seed_from
 from ponder.tasks.reading import differs, final
 from ponder.traces import Trace
 from ponder.traces.contamination import EvaluationSet, problem_id, problems
 from ponder.traces.duplicates import Fingerprint, FingerprintIndex, fingerprint
-from ponder.traces.length_matching import matched, rank_correlation
 from ponder.traces.ngrams import normalized
 
+# Neighbours in length on either side: enough to tell the best in a thousand, and a bound on the
+# time.
+REACH = 2500
 By: TypeAlias = Literal["reward", "random", "longest", "shortest", "all"]
 
 
@@ -176,14 +182,18 @@ class Selection:
             rows.append(row)
         if self.kept:
             mean = self.tokens / len(self.kept)
-            row = f"{self.tokens:10,}  tokens, {mean:,.0f} per kept trace, {self.tokens_before:,.0f} per ranked trace"
+            row = (
+                f"{self.tokens:10,}  tokens, {mean:,.0f} per kept trace,"
+                f" {self.tokens_before:,.0f} per ranked trace"
+            )
             if self.counted_by == "estimate":
                 row += " (estimated: not every trace has `tokens`)"
             rows.append(row)
         if self.tied > 1 and self.scores:
             low, high = self.scores
             rows.append(
-                f"{self.tied:10,}  traces tie with the last one kept; kept scores: {low:.4g} to {high:.4g}"
+                f"{self.tied:10,}  traces tie with the last one kept; kept scores: {low:.4g} to"
+                f" {high:.4g}"
             )
         if self.kept and self.with_length:
             score, rank = self.with_length
@@ -534,3 +544,48 @@ def _reason(candidate: _Candidate, how: Choice, position: int, count: int) -> st
     if how.by == "all":
         return "all traces are kept"
     return f"{position:,} of {count:,} by length, {how.by} first"
+
+
+def matched(scores: Sequence[float], lengths: Sequence[float]) -> list[float]:
+    """Return for each trace the fraction of its neighbours in length that score lower.
+
+    A tie counts half. As many neighbours are longer as are shorter, a tenth of all traces together.
+    So however the score depends on length, even if it is the length, traces of all lengths are
+    equally likely to rank above most of their neighbours. No curve is fitted, since none would
+    follow every reward.
+    """
+    order = sorted(range(len(scores)), key=lambda n: lengths[n])
+    reach = min(REACH, max(1, len(order) // 20))
+    window = list[float]()  # the sorted scores of order[start:stop]
+    start = 0
+    stop = 0
+    ranks = [0.0] * len(order)
+    for position, n in enumerate(order):
+        half = min(reach, position, len(order) - 1 - position)
+        while stop <= position + half:
+            insort(window, scores[order[stop]])
+            stop += 1
+        while start < position - half:
+            del window[bisect_left(window, scores[order[start]])]
+            start += 1
+        below = bisect_left(window, scores[n])
+        not_above = bisect_right(window, scores[n])
+        ranks[n] = (below + not_above) / 2 / len(window)
+    return ranks
+
+
+def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float:
+    """Return Spearman's rank correlation, with mean ranks for ties; 0 if either doesn't vary."""
+    ranks = np.array([_ranks(left), _ranks(right)])
+    if len(left) < 2 or not ranks.std(axis=1).all():
+        return 0.0
+    return float(np.corrcoef(ranks)[0, 1])
+
+
+def _ranks(values: Sequence[float]) -> npt.NDArray[np.float64]:
+    """Return the rank of each value, from 1; equal values have the mean of theirs."""
+    _, inverse, counts = np.unique(
+        np.asarray(values, np.float64), return_inverse=True, return_counts=True
+    )
+    mean_ranks: npt.NDArray[np.float64] = counts.cumsum() - (counts - 1) / 2
+    return mean_ranks[inverse]

@@ -36,7 +36,7 @@ from ponder.models._torch_engine import load_light
 from ponder.rewards._weights import Weighted
 from ponder.rewards.trained import Trained, reader
 from ponder.traces import steps, trace_of
-from ponder.traces.segments import By
+from ponder.traces.split import By
 from ponder.training.made_models import (
     MakingRecord,
     local_weights,

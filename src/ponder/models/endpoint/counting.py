@@ -1,9 +1,9 @@
-"""Counts tokens with the server's own tokenizer, where its `usage` leaves something out.
+"""Counts tokens that a server's `usage` leaves out: with a local tokenizer, or with the server's.
 
-`POST /tokenize`, beside `/v1`, is understood by llama.cpp, vLLM and SGLang. Thinking tokens are
-those of the thinking's text. The rest of the completion is the answer's: its text, the tags around
-the thinking, and the token that ends the turn. A total in `usage` stays the total, because the
-counts of two texts don't always add up to that of both together.
+`POST /tokenize`, next to `/v1`, is understood by llama.cpp, vLLM and SGLang. Thinking tokens are
+those of the thinking's text. The other tokens of the completion are the answer's: its text, the
+tags around the thinking, and the token that ends the turn. A total in `usage` stays the total,
+because the counts of two texts don't always add up to that of both together.
 
 The first reply that needs a count finds out whether the server has such a page, while others wait.
 Nothing that goes wrong here is an error: the bill is then estimated, as for a server without such a
@@ -13,34 +13,44 @@ page.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
 import msgspec
 from yarl import URL
 
-from ponder.core import Message
-from ponder.models.endpoint.reply import (
-    Malformed,
-    Said,
-    as_count,
-    completion_tokens,
-    decode_json,
-    output_tokens,
-    prompt_tokens,
-    reasoning_tokens,
-    whole,
-)
+from ponder.core import Message, UserError
+from ponder.models.endpoint.reply import Malformed, Reply, Usage, as_count, decode_json
+from ponder.models.endpoint.stream import read_all
 
 SECONDS = 5.0  # for all counts of one reply; a tokenizer takes milliseconds
 # characters: a longer text would block other calls while it is sent, and take the server seconds
-LONGEST = 250_000
-MOST_MISSES = 3  # timeouts in a row after which the server isn't asked again
+MAX_TEXT = 250_000
+MAX_FAILURES = 3  # in a row; then the server's tokenizer is not used again
+
+
+def load_tokenizer(name: str) -> Callable[[str], int]:
+    """Return a function that counts the tokens of a text, from a tokenizer.json or a hub id."""
+    try:
+        from tokenizers import Tokenizer
+    except ModuleNotFoundError:
+        message = "counting with a tokenizer needs a package that isn't installed: tokenizers"
+        raise UserError(message, hint="pip install tokenizers") from None
+    try:
+        if name.endswith(".json"):
+            tokenizer = Tokenizer.from_file(name)
+        else:
+            tokenizer = Tokenizer.from_pretrained(name)
+    except Exception as error:  # its errors have no common type
+        message = f"can't load the tokenizer `{name}`: {error}"
+        raise UserError(message, hint="a tokenizer.json, or a model's id on the hub") from None
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 class Tokenized(msgspec.Struct):
-    """A response of /tokenize or /apply-template: llama.cpp gives no count, vLLM and SGLang do."""
+    """A response of /tokenize or /apply-template: vLLM and SGLang send a count, llama.cpp none."""
 
     count: Any = None
     tokens: Any = None
@@ -51,80 +61,84 @@ _decoder = msgspec.json.Decoder(Tokenized)
 
 
 def beside_v1(url: URL, page: str) -> URL:
-    """Return the address of a page that a server has beside /v1."""
+    """Return the address of a page that a server has next to /v1."""
     root = url.with_path(url.raw_path.rstrip("/").removesuffix("/v1"), encoded=True)
     return (root / page).with_query(url.query)
 
 
 class ServerTokenizer:
+    """The tokenizer of one server."""
+
     def __init__(
         self, session: aiohttp.ClientSession, url: URL, headers: Mapping[str, str], model: str
     ) -> None:
-        self._session, self._headers, self._model = session, headers, model
+        self._session = session
+        self._headers = headers
+        self._model = model
         self._tokenize = beside_v1(url, "tokenize")
         self._template = beside_v1(url, "apply-template")
-        self._known, self._misses = False, 0
+        self._has_page = False
+        self._failures = 0
         self._first = asyncio.Lock()
 
     async def fill(
-        self, usage: Any, said: Said, messages: Sequence[Message], payload: bytes, sent: int
-    ) -> tuple[dict[str, Any], int]:
-        """A reply's `usage` with what it lacks, as far as the server counts it, and an estimate of
-        its prompt.
+        self, reply: Reply, messages: Sequence[Message], payload: bytes, prompt_estimate: int
+    ) -> tuple[Usage, int]:
+        """Return a reply's token counts with the missing ones, and an estimate of its prompt.
+
+        `payload` is the request. The estimate is the given one if the server counts no text.
         """
-        filled = dict(usage) if isinstance(usage, dict) else {}
-        if not self._known:
+        if not self._has_page:
             async with self._first:
-                if not self._known:
-                    return filled, await self._fill(filled, said, messages, payload, sent)
-        return filled, await self._fill(filled, said, messages, payload, sent)
+                if not self._has_page:
+                    return await self._fill(reply, messages, payload, prompt_estimate)
+        return await self._fill(reply, messages, payload, prompt_estimate)
 
     async def _fill(
-        self,
-        usage: dict[str, Any],
-        said: Said,
-        messages: Sequence[Message],
-        payload: bytes,
-        sent: int,
-    ) -> int:
-        if (
-            self._misses >= MOST_MISSES
-            or max(len(payload), *map(len, said.written), len(said.thinking)) > LONGEST
-        ):
-            return sent
+        self, reply: Reply, messages: Sequence[Message], payload: bytes, prompt_estimate: int
+    ) -> tuple[Usage, int]:
+        usage = reply.usage
+        longest = max(len(text) for text in (payload, reply.thinking, *reply.written))
+        if self._failures >= MAX_FAILURES or longest > MAX_TEXT:
+            return usage, prompt_estimate
         try:
             async with asyncio.timeout(SECONDS):
-                await self._fill_completion(usage, said)
-                if not prompt_tokens(usage):
-                    # it would make any error of this count a part of the reply
-                    usage.pop("total_tokens", None)
-                    usage["prompt_tokens"] = await self._prompt(payload)
-                if not prompt_tokens(usage):
+                usage = await self._count_completion(reply)
+                if not usage.prompt:
+                    usage = replace(usage, prompt=await self._count_prompt(payload))
+                if not usage.prompt:
                     # Without what the chat template adds, so no more than an estimate.
-                    sent = (
-                        await self._text("\n".join(message.content for message in messages)) or sent
-                    )
-            self._known, self._misses = True, 0
+                    text = "\n".join(message.content for message in messages)
+                    prompt_estimate = await self._count_text(text) or prompt_estimate
+            self._has_page = True
+            self._failures = 0
         except (aiohttp.ClientError, OSError, Malformed) as error:
-            absent = isinstance(error, Malformed) and not self._known
-            self._misses += MOST_MISSES if absent else 1
-        return sent
+            if isinstance(error, Malformed) and not self._has_page:
+                self._failures = MAX_FAILURES
+            else:
+                self._failures += 1
+        return usage, prompt_estimate
 
-    async def _fill_completion(self, usage: dict[str, Any], said: Said) -> None:
-        output = output_tokens(usage)
-        if not output and any(said.written):
-            ended = said.stop == "end"  # with a token of its own, which servers count
-            output = sum([await self._text(text) for text in said.written]) + ended
-        if said.thinking and not reasoning_tokens(usage):
-            thought = min(output, await self._text(said.thinking))
-            usage["completion_tokens_details"] = {"reasoning_tokens": thought}
-        if not completion_tokens(usage):
-            usage["completion_tokens"] = output
+    async def _count_completion(self, reply: Reply) -> Usage:
+        """Return a reply's token counts with those of its completion and of its thinking."""
+        usage = reply.usage
+        output = usage.output
+        if not output and any(reply.written):
+            for text in reply.written:
+                output += await self._count_text(text)
+            if reply.stop == "end":
+                output += 1  # the token that ends the turn, which servers count
+        reasoning = usage.reasoning
+        if reply.thinking and not reasoning:
+            reasoning = min(output, await self._count_text(reply.thinking))
+        completion = usage.completion or output
+        return replace(usage, output=output, reasoning=reasoning, completion=completion)
 
-    async def _prompt(self, payload: bytes) -> int:
-        """Tokens of a request's messages in the model's chat template; 0 if the server doesn't say."""
+    async def _count_prompt(self, payload: bytes) -> int:
+        """Return the tokens of a request in the model's chat template; 0 if the server can't."""
         try:
-            if tokens := _tokens(await self._post(self._tokenize, payload)):  # vLLM
+            tokens = _tokens(await self._post(self._tokenize, payload))  # vLLM
+            if tokens:
                 return tokens
         except Malformed:
             pass
@@ -132,18 +146,27 @@ class ServerTokenizer:
             prompt = (await self._post(self._template, payload)).prompt  # llama.cpp
         except Malformed:
             return 0
-        return await self._text(prompt, special=True) if isinstance(prompt, str) else 0
+        if not isinstance(prompt, str):
+            return 0
+        return await self._count_text(prompt, special=True)
 
-    async def _text(self, text: str, *, special: bool = False) -> int:
-        """Tokens of a text; `special` adds a token for its beginning if the model wants one."""
+    async def _count_text(self, text: str, *, special: bool = False) -> int:
+        """Return a text's tokens; `special`: with the model's token for the beginning, if any."""
         if not text:
             return 0
-        # llama.cpp reads `content`, the others `prompt`; each ignores the other's.
-        special_too = {"add_special": special, "add_special_tokens": special}
-        body = {"model": self._model, "content": text, "prompt": text, **special_too}
-        if tokens := _tokens(await self._post(self._tokenize, msgspec.json.encode(body))):
-            return tokens
-        raise Malformed("a text has no tokens")
+        # llama.cpp reads `content` and `add_special`, the others `prompt` and `add_special_tokens`;
+        # each ignores the other's.
+        body = {
+            "model": self._model,
+            "content": text,
+            "prompt": text,
+            "add_special": special,
+            "add_special_tokens": special,
+        }
+        tokens = _tokens(await self._post(self._tokenize, msgspec.json.encode(body)))
+        if not tokens:
+            raise Malformed("a text has no tokens")
+        return tokens
 
     async def _post(self, url: URL, content: bytes) -> Tokenized:
         async with self._session.post(
@@ -151,10 +174,11 @@ class ServerTokenizer:
         ) as response:
             if response.status != 200:
                 raise Malformed(f"HTTP {response.status}")
-            return decode_json(await whole(response.content.iter_any()), _decoder)
+            return decode_json(await read_all(response.content.iter_any()), _decoder)
 
 
 def _tokens(response: Tokenized) -> int:
-    return as_count(response.count) or (
-        len(response.tokens) if isinstance(response.tokens, list) else 0
-    )
+    count = as_count(response.count)
+    if not count and isinstance(response.tokens, list):
+        count = len(response.tokens)
+    return count

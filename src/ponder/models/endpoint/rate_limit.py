@@ -25,7 +25,7 @@ LONG_REPLY = 8192  # tokens reserved for a reply without a budget, unless a long
 
 @dataclass(slots=True)
 class Charge:
-    """What a request counts for: the most it may take until its bill arrives, then what it took."""
+    """The tokens that a request counts for: its limit until its bill arrives, then its bill's."""
 
     started: float
     tokens: int
@@ -33,44 +33,47 @@ class Charge:
 
 
 class RateLimit:
+    """Makes requests wait until they may start."""
+
     def __init__(self, requests: float | None, tokens: float | None) -> None:
-        self._requests, self._limit = requests, tokens
+        self._requests = requests
+        self._limit = tokens
         self._next = 0.0  # when the next request may start
         self._opened: float | None = None  # when the first one started
         self._charges: deque[Charge] = deque()  # those that count at the moment, oldest first
         self._total = 0  # their tokens
         self._longest = 0  # completion tokens of the longest reply so far
-        self._turn, self._settled = asyncio.Lock(), asyncio.Event()
+        self._turn = asyncio.Lock()
+        self._settled = asyncio.Event()
 
     async def start(
         self, prompt: int, budget: int | None, send: Callable[[], None]
     ) -> Charge | None:
-        """Wait until a request may start, call `send`, and count the request, unless `send` raises."""
-        if not (self._requests or self._limit):
+        """Wait until a request may start, call `send`, and count it, unless `send` raises."""
+        if not self._requests and not self._limit:
             send()
             return None
         async with self._turn:  # first come, first served
             if self._requests:
                 await asyncio.sleep(self._next - _now())
-            most = prompt + (budget or max(self._longest, LONG_REPLY))
-            while self._limit and (wait := self._wait(most, self._limit)) > 0:
-                self._settled.clear()
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._settled.wait(), wait)
+            reserved = prompt + (budget or max(self._longest, LONG_REPLY))
+            if self._limit:
+                await self._wait_for(reserved, self._limit)
             send()
             if self._requests:
                 self._next = max(self._next, _now()) + MINUTE / self._requests
-            return self._count(most) if self._limit else None
+            if self._limit:
+                return self._count(reserved)
+            return None
 
     def end(self, charge: Charge | None, bill: Bill | None) -> None:
-        """Count what the request has taken, in place of the most that it might have; None: the
-        server refused it.
-        """
+        """Count a request's bill instead of its reservation; None: the server refused it."""
         if charge is None:
             return
+        tokens = 0
         if bill:
+            tokens = bill.tokens
             self._longest = max(self._longest, bill.thinking_tokens + bill.answer_tokens)
-        tokens = bill.tokens if bill else 0
         self._expire()
         if charge.counts:
             self._total += tokens - charge.tokens
@@ -85,20 +88,30 @@ class RateLimit:
         self._total += tokens
         return charge
 
-    def _wait(self, most: int, limit: float) -> float:
-        """Seconds until it is worth asking again whether so many tokens may be taken; 0 if they may
-        be now.
-        """
+    async def _wait_for(self, tokens: int, limit: float) -> None:
+        """Wait until so many tokens may be taken."""
+        while True:
+            seconds = self._seconds_until(tokens, limit)
+            if not seconds:
+                return
+            self._settled.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._settled.wait(), seconds)
+
+    def _seconds_until(self, tokens: int, limit: float) -> float:
+        """Return the seconds until so many tokens may fit; 0 if they fit now."""
         now = _now()
-        self._opened = now if self._opened is None else self._opened
+        if self._opened is None:
+            self._opened = now
         self._expire()
         ramp = BURST + now - self._opened  # seconds' worth that the first minute allows so far
-        if not self._charges or self._total + most <= limit * min(1.0, ramp / MINUTE):
+        total = self._total + tokens
+        if not self._charges or total <= limit * min(1.0, ramp / MINUTE):
             return 0.0
         waits = [self._end(self._charges[0]) - now]
-        if self._total + most <= limit:
-            waits.append((self._total + most) / limit * MINUTE - ramp)
-        return max(0.001, min(w for w in waits if w > 0))
+        if total <= limit:
+            waits.append(total / limit * MINUTE - ramp)
+        return max(0.001, min(wait for wait in waits if wait > 0))
 
     def _expire(self) -> None:
         while self._charges and self._end(self._charges[0]) <= _now():
@@ -107,7 +120,7 @@ class RateLimit:
             self._total -= charge.tokens
 
     def _end(self, charge: Charge) -> float:
-        """Until when a charge counts: for a minute, or longer if it is more than a minute's worth."""
+        """Return until when a charge counts: a minute, or more if it is over a minute's worth."""
         assert self._limit is not None
         return charge.started + MINUTE * max(1.0, charge.tokens / self._limit)
 

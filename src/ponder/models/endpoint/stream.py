@@ -1,7 +1,6 @@
-"""Puts a streamed reply together: server-sent events in, one reply out, with the time of its first
-token.
+"""Reads the bytes of a response: limits their number and their time, and splits a stream's events.
 
-Each event is a line `data: {…}` with a piece of the reply; `data: [DONE]` ends them. Lines may end
+Server-sent events: each is a line `data: {…}`, or several, followed by an empty line. Lines may end
 in CRLF, comments (`: keep-alive`) come in between, and a chunk from the network may end anywhere,
 in the middle of a character too.
 """
@@ -9,78 +8,67 @@ in the middle of a character too.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator
 
-import aiohttp
-import msgspec
+from ponder.models.endpoint.reply import TooLong
 
-from ponder.models.endpoint.reply import (
-    MOST_STREAMED,
-    Choice,
-    Malformed,
-    Reply,
-    ReplyMessage,
-    decode_json,
-    filtered,
-    limited,
-)
-
-TEXTS = ReplyMessage.__struct_fields__
+MAX_BYTES = 64 * 2**20  # of a response; a million tokens take some 5 MB
+MAX_STREAMED = 8 * MAX_BYTES  # an event takes 200 to 500 bytes for each token
 
 
-class Piece(msgspec.Struct):
-    delta: ReplyMessage | None = None
-    finish_reason: Any = None
+async def read_all(chunks: AsyncIterator[bytes]) -> bytes:
+    """Return the body of a response; raise `TooLong` if it is too long."""
+    return b"".join([chunk async for chunk in limited(chunks, MAX_BYTES)])
 
 
-class Event(msgspec.Struct):
-    choices: list[Piece] | None = None
-    usage: Any = None
-    error: Any = None
-    model: Any = None
-
-
-_decoder = msgspec.json.Decoder(Event)
+async def limited(chunks: AsyncIterator[bytes], max_bytes: int) -> AsyncIterator[bytes]:
+    """Yield the same chunks; raise `TooLong` if together they exceed `max_bytes`."""
+    remaining = max_bytes
+    async for chunk in chunks:
+        remaining -= len(chunk)
+        if remaining < 0:
+            raise TooLong(f"the endpoint's reply is larger than {max_bytes / 2**20:g} MB")
+        yield chunk
 
 
 class Deadline:
-    """Limits one streamed reply: `timeout` seconds until its first text, and as many from there to
-    its end.
+    """Limits the time of one streamed reply.
 
-    So the wait in a server's queue takes nothing from the time for the reply. From the first text
-    on, `idle_timeout` limits the seconds without any data.
+    The first text may take `timeout` seconds, and the reply as many from there to its end, so the
+    wait in a server's queue takes nothing from the time for the reply. From the first text on,
+    `idle_timeout` limits the seconds without any data.
     """
 
     def __init__(self, timeout: float, idle_timeout: float) -> None:
-        self._timeout, self._idle_timeout = timeout, idle_timeout
+        self._timeout = timeout
+        self._idle_timeout = idle_timeout
         self._clock = asyncio.get_running_loop().time
         self._end = self._clock() + timeout
-        self._begun = False
+        self._has_begun = False
 
     def begin(self) -> None:
         """Note that the first text has come."""
-        self._begun = True
+        self._has_begun = True
         self._end = self._clock() + self._timeout
 
     async def watch(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Yield the same chunks; raise `TimeoutError` if one comes too late."""
         while True:
             idle_end = self._clock() + self._idle_timeout
-            end = min(self._end, idle_end) if self._begun else self._end
+            end = self._end
+            if self._has_begun:
+                end = min(self._end, idle_end)
             try:
                 async with asyncio.timeout_at(end):
                     chunk = await anext(chunks)
             except StopAsyncIteration:
                 return
             except TimeoutError:
-                raise TimeoutError(self.reason(idle=end == idle_end)) from None
+                raise TimeoutError(self._reason(idle=end == idle_end)) from None
             yield chunk
 
-    def reason(self, *, idle: bool = False) -> str:
-        """Return why the reply is given up."""
-        if not self._begun:
+    def _reason(self, *, idle: bool) -> str:
+        if not self._has_begun:
             return f"no reply began within {self._timeout:g} seconds"
         if idle:
             return f"no data for {self._idle_timeout:g} seconds"
@@ -88,9 +76,9 @@ class Deadline:
 
 
 async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The data of each event; the last is `[DONE]`, unless the stream is cut."""
+    """Yield the data of each event of a stream; raise `TooLong` if the stream is too long."""
     data = list[bytes]()
-    async for line in _lines(chunks):
+    async for line in _lines(limited(chunks, MAX_STREAMED)):
         field, _, value = line.partition(b":")
         if field in (b"data", b"\xef\xbb\xbfdata"):  # a byte order mark may open the stream
             data.append(value.removeprefix(b" "))
@@ -101,65 +89,12 @@ async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     # pieces of a line, joined once, so that a line of 10 MB takes linear time
-    begun = list[bytes]()
+    unfinished = list[bytes]()
     async for chunk in chunks:
-        first, *more = chunk.split(b"\n")
-        begun.append(first)
-        for following in more:
-            yield b"".join(begun).removesuffix(b"\r")
-            begun = [following]
-    yield b"".join(begun)
+        first, *following = chunk.split(b"\n")
+        unfinished.append(first)
+        for piece in following:
+            yield b"".join(unfinished).removesuffix(b"\r")
+            unfinished = [piece]
+    yield b"".join(unfinished)
     yield b""  # ends the last event, if the server didn't
-
-
-async def assemble(
-    chunks: AsyncIterator[bytes], on_first_text: Callable[[], None] = lambda: None
-) -> tuple[Reply, float | None]:
-    """The whole reply, and when its first token came.
-
-    Raises `Malformed` if the stream reports an error, is too long, or ends before the reply does.
-    """
-    texts: dict[str, list[Any]] = {name: [] for name in TEXTS}
-    finish: Any = None
-    usage: Any = None
-    model: Any = None
-    first: float | None = None
-    begun = False
-    try:
-        async for data in events(limited(chunks, MOST_STREAMED)):
-            if data.strip() == b"[DONE]":
-                finish = finish or ("stop" if begun else None)  # some servers give no reason
-                break
-            event = decode_json(data, _decoder)
-            if filtered(event.error):
-                finish = "content_filter"
-                break
-            if event.error:
-                raise Malformed(f"the endpoint's stream reports an error: {event.error}")
-            usage, model = event.usage or usage, event.model or model
-            for piece in (event.choices or [])[:1]:
-                begun, finish = True, piece.finish_reason or finish
-                if _collect(piece.delta, texts) and first is None:
-                    first = time.monotonic()
-                    on_first_text()
-        if finish is None:
-            raise Malformed("the endpoint's stream ended before the reply did")
-    except (Malformed, aiohttp.ClientError, OSError):
-        if finish is None:  # else the reply is complete, and at most its bill is missing
-            raise
-    message = ReplyMessage(**{name: _joined(parts) for name, parts in texts.items()})
-    return Reply([Choice(message, finish)], usage, model=model), first
-
-
-def _collect(delta: ReplyMessage | None, texts: dict[str, list[Any]]) -> bool:
-    """Add a piece; whether it holds any text."""
-    some = False
-    for name in TEXTS if delta else ():
-        if part := getattr(delta, name):
-            texts[name] += part if isinstance(part, list) else [part]
-            some = True
-    return some
-
-
-def _joined(parts: list[Any]) -> Any:
-    return "".join(parts) if all(isinstance(part, str) for part in parts) else parts

@@ -1,13 +1,12 @@
-"""Runs the pocket model: a Llama of 0.6 to 2 million parameters that ships with Ponder and reasons,
-without torch.
+"""Runs the pocket model: a Llama of 0.6 to 2 million parameters that ships with Ponder and reasons.
 
-There is one network per task, Tents and execution with values of two digits, each trained from
-scratch by `recipes/pocket.py` on examples that the task generates. It reads a problem in a
-vocabulary of its own, thinks step by step, and answers; the answer is graded like any other
-model's. `style` sets how much it writes on execution: *short* skips intermediate results, so it
-fails at smaller sizes; *long* drafts like short, judges its own draft, and works carefully, like
-*plain*, if it doubts; *wordy* repeats its work, needed or not. The card beside each network says
-how it was made and its measured accuracy.
+It needs no torch. There is one network per task, Tents and execution with values of two digits,
+each trained from scratch by `recipes/pocket.py` on examples that the task generates. It reads a
+problem in a vocabulary of its own, thinks step by step, and answers; the answer is graded like any
+other model's. `style` sets how much it writes on execution: *short* skips intermediate results, so
+it fails at smaller sizes; *long* drafts like short, judges its own draft, and works carefully, like
+*plain*, if it doubts; *wordy* repeats its work, needed or not. The card next to each network says
+how it was trained and its measured accuracy.
 """
 
 from __future__ import annotations

@@ -34,9 +34,9 @@ class Example:
     """A training example in words: a prompt and a reply (thinking, `ANSWER`, answer, `EOS`)."""
 
     prompt: list[str]
-    said: list[str]  # the reply
+    reply: list[str]
     # Indices in the reply without a loss: deliberate errors, questions of a drill.
-    apart: frozenset[int] = frozenset()
+    without_loss: frozenset[int] = frozenset()
     verdicts: frozenset[int] = frozenset()  # indices of the words that trust or doubt a pass
 
 
@@ -174,7 +174,7 @@ class PocketCodec(ABC):
         thinking_of = self._last[1]
         if style not in thinking_of:
             example = self.lesson(request, style)
-            thinking_of[style] = example.said[: example.said.index(ANSWER)] if example else []
+            thinking_of[style] = example.reply[: example.reply.index(ANSWER)] if example else []
         return thinking_of[style]
 
     def steps(self, thinking: Iterable[str]) -> list[list[str]]:

@@ -169,13 +169,28 @@ class ExecutionCodec(PocketCodec):
         _exam(*kind) for kind in ((2, 1), (4, 1), (8, 1), (16, 1), (24, 1), (48, 1), (4, 6))
     )
     limits = (
-        f"Its vocabulary covers {STEPS} steps in all, values up to {VALUES} and dictionaries of {ENTRIES} entries.",
-        "More than 8 steps per turn, or 24 in earlier turns, are a quarter of its training; more than 80 in all, none.",
-        "Other training seeds are as good up to 16 steps per turn, not beyond (24 steps: .07, .93; 48: .47, 1.00).",
+        (
+            f"Its vocabulary covers {STEPS} steps in all, values up to {VALUES} and dictionaries of"
+            f" {ENTRIES} entries."
+        ),
+        (
+            "More than 8 steps per turn, or 24 in earlier turns, are a quarter of its training;"
+            " more than 80 in all, none."
+        ),
+        (
+            "Other training seeds are as good up to 16 steps per turn, not beyond"
+            " (24 steps: .07, .93; 48: .47, 1.00)."
+        ),
         "The long style is trained on few problems with earlier turns, and fails on them.",
-        "It was trained on right histories only, so a history with errors is outside its training distribution.",
+        (
+            "It was trained on right histories only, so a history with errors is outside its"
+            " training distribution."
+        ),
     )
-    can = f'it executes up to {STEPS} steps: dictionary = {ENTRIES}, values = {VALUES}, mode = "thinking", or less'
+    can = (
+        f"it executes up to {STEPS} steps: dictionary = {ENTRIES}, values = {VALUES},"
+        ' mode = "thinking", or less'
+    )
     begins = rf"#\d+|{AGAIN}"
     taught = "execution problems generated during training, with every step written out"
 

@@ -38,9 +38,15 @@ class TentsCodec(PocketCodec):
     exams = tuple(_exam(side) for side in (4, 5, 6, 7, 8, 9, 10))
     glances = tuple(_exam(side) for side in (4, 5, 6, 7))
     limits = (
-        f"Its vocabulary covers sides up to {v.SIDE}. It was trained on easy puzzles only, without the tricky rules.",
+        (
+            f"Its vocabulary covers sides up to {v.SIDE}. It was trained on easy puzzles only,"
+            " without the tricky rules."
+        ),
         "Sides above 8 are a twentieth of its training, and no puzzle has an area above 100.",
-        "It never trained on 4×4, 4×5 or 5×4, of which there are few, nor on a tenth of all others.",
+        (
+            "It never trained on 4×4, 4×5 or 5×4, of which there are few,"
+            " nor on a tenth of all others."
+        ),
     )
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from http.client import HTTPException
@@ -38,10 +38,11 @@ from ponder.core import (
     weights_fingerprint,
 )
 from ponder.models._local_weights import LocalWeights, as_folder
-from ponder.models.vllm import servers as vllm_servers
-from ponder.models.vllm.client import VllmClient
+from ponder.models.endpoint import Endpoint
+from ponder.models.vllm import pool
+from ponder.models.vllm.chat import VllmChat, VllmClient
+from ponder.models.vllm.pool import ServerGroup
 from ponder.models.vllm.server import Launch, Weights, check_vllm
-from ponder.models.vllm.servers import ServerGroup
 
 # Flags that have a setting of their own, or that Ponder sets.
 OWN_FLAGS = {
@@ -58,16 +59,33 @@ OWN_FLAGS = {
 }
 # Flags that change speed or memory, not what is written, and so are not in an attempt's key.
 SPEED = {
-    "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "enforce_eager", "block_size",
-    "swap_space", "cpu_offload_gb", "enable_prefix_caching", "enable_chunked_prefill", "pipeline_parallel_size",
-    "data_parallel_size", "distributed_executor_backend", "load_format", "download_dir", "max_lora_rank",
-    "kv_cache_memory_bytes", "disable_log_stats", "max_parallel_loading_workers", "safetensors_load_strategy",
-}  # fmt: skip
-RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # largest ranks of an adapter that vLLM can be told
-# As `transformers` asks a model without a chat template: the messages, joined.
+    "block_size",
+    "cpu_offload_gb",
+    "data_parallel_size",
+    "disable_log_stats",
+    "distributed_executor_backend",
+    "download_dir",
+    "enable_chunked_prefill",
+    "enable_prefix_caching",
+    "enforce_eager",
+    "gpu_memory_utilization",
+    "kv_cache_memory_bytes",
+    "load_format",
+    "max_lora_rank",
+    "max_model_len",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "max_parallel_loading_workers",
+    "pipeline_parallel_size",
+    "safetensors_load_strategy",
+    "swap_space",
+}
+MAX_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # values that vLLM's flag accepts
+# The prompt of the model `transformers` without a chat template: the messages, joined.
 PLAIN_TEMPLATE = (
     "{% for m in messages %}{{ m['content'] }}{% if not loop.last %}\n\n{% endif %}{% endfor %}\n"
 )
+# Settings in config.json that don't change what a server computes.
 VOLATILE = (
     "_name_or_path",
     "transformers_version",
@@ -104,23 +122,31 @@ class Vllm(LocalWeights, Served):
         if min(self.tensor_parallel, self.replicas) < 1:
             raise UserError("tensor_parallel and replicas must be at least 1")
         for name, value in self.args.items():
-            if instead := OWN_FLAGS.get(name.replace("-", "_")):
-                hint = instead.format(json.dumps(value, default=str))
-                raise UserError(
-                    f"`{name}` can't be in `args`: it has a setting of its own", hint=hint
-                )
+            instead = OWN_FLAGS.get(name.replace("-", "_"))
+            if instead:
+                message = f"`{name}` can't be in `args`: it has a setting of its own"
+                raise UserError(message, hint=instead.format(json.dumps(value, default=str)))
         self._clients: dict[Path, VllmClient] = {}
         self._opening: asyncio.Lock | None = None
 
     def identity(self) -> dict[str, Any]:
         identity = super().identity()
         identity.pop("args", None)
-        if changing := {k: v for k, v in self.args.items() if k.replace("-", "_") not in SPEED}:
-            identity["args"] = changing
-        return identity | ({"lora": self._adapter()[1]} if self.lora else {})
+        in_key = {}
+        for name, value in self.args.items():
+            if name.replace("-", "_") not in SPEED:
+                in_key[name] = value
+        if in_key:
+            identity["args"] = in_key
+        if self.lora:
+            identity["lora"] = self._adapter()[1]
+        return identity
 
     def title(self) -> str:
-        return super().title() + (f" + {self.lora.name}" if self.lora else "")
+        title = super().title()
+        if self.lora:
+            title = f"{title} + {self.lora.name}"
+        return title
 
     def gpus(self) -> float:
         return self.tensor_parallel * self.replicas
@@ -132,9 +158,8 @@ class Vllm(LocalWeights, Served):
             self._adapter()
 
     def _check_vllm(self) -> None:
-        check_vllm(
-            self._python, from_variable=not self.python and bool(os.environ.get("PONDER_VLLM"))
-        )
+        from_variable = not self.python and bool(os.environ.get("PONDER_VLLM"))
+        check_vllm(self._python, from_variable=from_variable)
 
     @property
     def _python(self) -> str:
@@ -142,10 +167,9 @@ class Vllm(LocalWeights, Served):
 
     def source(self, task: Task) -> Source:
         if self.lora:
-            what = f"the weights of {self.title()} are in two parts, which methods can't change"
-            raise UserError(
-                what, hint="merge the adapter first (peft: merge_and_unload), and leave out `lora`"
-            )
+            message = f"the weights of {self.title()} are in two parts, which methods can't change"
+            hint = "merge the adapter first (peft: merge_and_unload), and leave out `lora`"
+            raise UserError(message, hint=hint)
         return super().source(task)
 
     def weights(self, task: Task) -> Source:
@@ -157,75 +181,88 @@ class Vllm(LocalWeights, Served):
         return other
 
     def start(self, task: Task) -> Iterator[Progress]:
-        servers = yield from vllm_servers.take(*self._wanted(task))
-        servers.release()
+        launch, weights = self._wanted(task)
+        group = yield from pool.take(launch, weights)
+        group.release()
 
     def kept_open(self) -> AbstractContextManager[None]:
-        return vllm_servers.held()
+        return pool.held()
 
     def _wanted(self, task: Task) -> tuple[Launch, Weights]:
-        """What to start, and the weights to load."""
+        """Return what to start, and the weights to load."""
         self._check_vllm()
         source = self.weights(task)
         if source.folder.suffix == ".gguf":
             source = source._replace(folder=as_folder(source))
-        folder = source.folder if source.folder.is_dir() else None
-        weights = str(folder.resolve() if folder else source.folder)
-        known = (weights_fingerprint(folder) if folder else None) or f"{weights}@{self.revision}"
-        adapter = self._adapter() if self.lora else None
-        plain = folder is not None and not source.codec and not _template(folder)
+        adapter = None
+        if self.lora:
+            adapter = self._adapter()
+        files = list[tuple[str, str]]()
+        if source.folder.is_dir():
+            folder = source.folder
+            weights = str(folder.resolve())
+            content = weights_fingerprint(folder) or f"{weights}@{self.revision}"
+            settings = _settings(folder)
+            if not source.codec and not _template(folder):
+                files.append(("--chat-template", PLAIN_TEMPLATE))
+        else:
+            weights = str(source.folder)
+            content = f"{weights}@{self.revision}"
+            settings = {"id": content}
         launch = Launch(
             self._python,
             tuple(self._flags()),
-            _settings(folder) if folder else {"id": known},
+            settings,
             self.replicas,
             self.tensor_parallel,
             self.port,
-            (("--chat-template", PLAIN_TEMPLATE),) if plain else (),
+            tuple(files),
         )
-        return launch, Weights(weights, known, adapter)
+        return launch, Weights(weights, content, adapter)
 
-    def _flags(self) -> Iterator[str]:
-        yield from ("--dtype", self.dtype, "--tensor-parallel-size", str(self.tensor_parallel))
-        # nothing is sampled otherwise than the study says
-        yield from ("--generation-config", "vllm")
+    def _flags(self) -> list[str]:
+        flags = ["--dtype", self.dtype, "--tensor-parallel-size", str(self.tensor_parallel)]
+        # Ignore the weights' generation_config.json: the study's sampling settings apply.
+        flags += ["--generation-config", "vllm"]
         if self.revision:
-            yield from ("--revision", self.revision)
+            flags += ["--revision", self.revision]
         if self.lora:
             rank = json.loads((self.lora / "adapter_config.json").read_text("utf-8"))["r"]
-            yield from (
-                "--enable-lora",
-                "--max-lora-rank",
-                str(next((r for r in RANKS if r >= rank), rank)),
-            )
+            max_rank = next((limit for limit in MAX_LORA_RANKS if limit >= rank), rank)
+            flags += ["--enable-lora", "--max-lora-rank", str(max_rank)]
         for name, value in self.args.items():
             flag = name.replace("_", "-")
             if value is False:
-                yield f"--no-{flag}"
-            else:
-                yield f"--{flag}"
-                if value is not True:
-                    yield value if isinstance(value, str) else json.dumps(value)
+                flags.append(f"--no-{flag}")
+                continue
+            flags.append(f"--{flag}")
+            if isinstance(value, str):
+                flags.append(value)
+            elif value is not True:
+                flags.append(json.dumps(value))
+        return flags
 
     def _adapter(self) -> tuple[str, str]:
-        """The adapter's folder, and its name on the server: a hash of its content."""
+        """Return the adapter's folder, and its name on the server: a hash of its content."""
         assert self.lora is not None
-        files = [self.lora / name for name in ("adapter_config.json", "adapter_model.safetensors")]
-        if not all(file.is_file() for file in files):
-            hint = (
-                "a folder with adapter_config.json and adapter_model.safetensors, as peft saves it"
-            )
-            raise UserError(f"there is no LoRA adapter in {self.lora}", hint=hint)
-        return str(self.lora.resolve()), digest(*map(fingerprint, files)).hex()
+        settings = self.lora / "adapter_config.json"
+        weights = self.lora / "adapter_model.safetensors"
+        if not settings.is_file() or not weights.is_file():
+            message = f"there is no LoRA adapter in {self.lora}"
+            hint = f"a folder with {settings.name} and {weights.name}, as peft saves it"
+            raise UserError(message, hint=hint)
+        content = digest(fingerprint(settings), fingerprint(weights))
+        return str(self.lora.resolve()), content.hex()
 
     async def __aenter__(self) -> Self:
-        self._clients, self._opening = {}, asyncio.Lock()
+        self._clients = {}
+        self._opening = asyncio.Lock()
         return self
 
     async def __aexit__(self, *error: object) -> None:
         for client in self._clients.values():
             await client.__aexit__(*error)
-            await asyncio.to_thread(client.servers.release)
+            await asyncio.to_thread(client.group.release)
         self._clients = {}
 
     async def complete(self, request: Request) -> Completion:
@@ -239,64 +276,73 @@ class Vllm(LocalWeights, Served):
         return await self._clients[source.folder].complete(request)
 
     def _client(self, task: Task, codec: str) -> VllmClient:
-        """A client of running servers, which are started if need be."""
-        servers = _drained(vllm_servers.take(*self._wanted(task)))
-        settings: dict[str, Any] = {
-            "id": servers.weights.adapter[1] if servers.weights.adapter else servers.name,
-            "url": tuple(f"{server.url}/v1" for server in servers.each),
-            "servers": servers,
-            "budget": self.budget,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "top_k": self.top_k,
-            "template": self.template,
-            "codec_of": codec,
-            "count_prompt": self.prompt_tokens,
-            "concurrency": self.concurrency,
-            "timeout": self.timeout,
-        }
+        """Return a client of running servers, which are started if need be."""
+        launch, weights = self._wanted(task)
+        group = _drained(pool.take(launch, weights))
+        name = group.name
+        if group.weights.adapter:
+            name = group.weights.adapter[1]
         try:
-            return VllmClient(**settings)
+            endpoint = Endpoint(
+                id=name,
+                url=tuple(f"{server.url}/v1" for server in group.each),
+                budget=self.budget,
+                temperature=self.temperature,
+                top_p=self.top_p,
+                concurrency=self.concurrency,
+                timeout=self.timeout,
+            )
+            protocol = VllmChat(
+                endpoint,
+                group.each[0],
+                top_k=self.top_k,
+                template=self.template,
+                count_prompt=self.prompt_tokens,
+                codec_of=codec,
+            )
         except (OSError, HTTPException) as error:
-            servers.release()
+            group.release()
             raise ModelFailure(f"vLLM stopped answering: {error}") from None
+        return VllmClient(endpoint, protocol, group)
 
 
-def _drained(starting: Any) -> ServerGroup:
-    try:
-        while True:
+def _drained(starting: Generator[Progress, None, ServerGroup]) -> ServerGroup:
+    """Run a generator to its end and return its result."""
+    while True:
+        try:
             next(starting)
-    except StopIteration as end:
-        servers: ServerGroup = end.value
-        return servers
+        except StopIteration as end:
+            group: ServerGroup = end.value
+            return group
 
 
 def _template(folder: Path) -> str:
-    """The chat template beside weights; "" if there is none."""
-    if (path := folder / "chat_template.jinja").is_file():
+    """Return the chat template next to weights; "" if there is none."""
+    path = folder / "chat_template.jinja"
+    if path.is_file():
         return path.read_text("utf-8")
     path = folder / "tokenizer_config.json"
-    return (
-        str(json.loads(path.read_text("utf-8")).get("chat_template") or "")
-        if path.is_file()
-        else ""
-    )
+    if path.is_file():
+        return str(json.loads(path.read_text("utf-8")).get("chat_template") or "")
+    return ""
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """What a server can't change with the weights: the model's settings and its chat template."""
+    """Return what a server can't change with the weights: architecture and chat template."""
     path = folder / "config.json"
     try:
         settings: dict[str, Any] = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         hint = "id is a folder in the Hugging Face format, org/name on the hub, pocket or smollm2"
         raise UserError(f"can't read {path}: {error}", hint=hint) from None
-    # Older files have these apart; that there are none matters too.
-    rope = {
-        **(settings.pop("rope_scaling", None) or {}),
-        **(settings.pop("rope_parameters", None) or {}),
-    }
+    # Older files have these in two tables; that there are none matters too.
+    rope: dict[str, Any] = {}
+    rope |= settings.pop("rope_scaling", None) or {}
+    rope |= settings.pop("rope_parameters", None) or {}
     theta = rope.pop("rope_theta", settings.pop("rope_theta", None))
-    rope = {key: value for key, value in rope.items() if value != "default"}
-    known = {key: value for key, value in settings.items() if key not in VOLATILE}
-    return known | {"rope": [theta, rope], "template": _template(folder)}
+    rope = {name: value for name, value in rope.items() if value != "default"}
+    for name in VOLATILE:
+        settings.pop(name, None)
+    settings["rope"] = [theta, rope]
+    settings["template"] = _template(folder)
+    return settings

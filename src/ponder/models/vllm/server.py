@@ -1,7 +1,7 @@
-"""One vLLM server on this machine: its process, its pages, and the weights that it is given.
+"""Starts one vLLM server on this machine, loads weights into it, and reads its log if it fails.
 
 It ends with this process, however that ends, and if it fails, the error has the cause from its log.
-`servers.py` keeps servers running from one model to the next.
+`pool.py` keeps servers running from one model to the next.
 """
 # ruff: noqa: S603 the user chooses the interpreter
 
@@ -26,22 +26,27 @@ from typing import Any, NamedTuple
 
 from ponder.core import UserError
 from ponder.core.text import encodable
-from ponder.models import _watchdog
+from ponder.models.vllm import watchdog
 
 MODULE = "vllm.entrypoints.openai.api_server"
 OLDEST = (0, 11)  # the first release that returns token ids as asked here
-INSTALL = 'pip install vllm, or python = "…/bin/python" (or $PONDER_VLLM): the interpreter of an environment that has it'
-ANOTHER = 'PONDER_VLLM=…/bin/python: the interpreter of an environment that has vLLM; or python = "…" under [[model]]'
-# What torchrun and accelerate tell the process that starts a server, which is no part of that
-# training.
-OF_A_LAUNCHER = re.compile(
+INSTALL = (
+    'pip install vllm, or python = "…/bin/python" (or $PONDER_VLLM): the interpreter of an'
+    " environment that has it"
+)
+OTHER_PYTHON = (
+    "PONDER_VLLM=…/bin/python: the interpreter of an environment that has vLLM;"
+    ' or python = "…" under [[model]]'
+)
+# Variables of torchrun and accelerate; a server is not a worker of the training that starts it.
+LAUNCHER_VARIABLES = re.compile(
     r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)$|MASTER_(ADDR|PORT)$|(TORCHELASTIC|ACCELERATE)_"
 )
 PROBE = "What is 17 + 25? Let x₁ = 3.5; écrivez « oui », 你好\n\tif x >= 0: return None"
 
 
 class Weights(NamedTuple):
-    """What a server holds."""
+    """The weights in a server."""
 
     path: str  # or `org/name` on the hub
     fingerprint: str
@@ -51,7 +56,7 @@ class Weights(NamedTuple):
 
 @dataclass(frozen=True)
 class Launch:
-    """What a server is started with.
+    """How a server is started.
 
     Models that differ only in their weights can use one server in turn.
     """
@@ -66,58 +71,66 @@ class Launch:
     files: tuple[tuple[str, str], ...] = ()
 
     def serves(self, other: Launch) -> bool:
-        """Whether its server can take the other's weights: files of one architecture leave out
-        different defaults.
+        """Return whether its server can load the other's weights.
+
+        Config files of one architecture leave out different defaults, so only the settings in both
+        are compared.
         """
         both = self.settings.keys() & other.settings.keys()
-        return (
-            self == other
-            and bool(both)
-            and all(self.settings[key] == other.settings[key] for key in both)
-        )
+        if self != other or not both:
+            return False
+        return all(self.settings[name] == other.settings[name] for name in both)
 
 
 @lru_cache
 def check_vllm(python: str, *, from_variable: bool = False) -> None:
-    """Raise `UserError` unless this interpreter, perhaps from $PONDER_VLLM, has a usable vLLM. vLLM
-    isn't imported.
+    """Raise `UserError` unless an interpreter has a usable vLLM, which is not imported.
+
+    `from_variable`: the interpreter is that of $PONDER_VLLM.
     """
-    named, hint = (f"{python} ($PONDER_VLLM)", ANOTHER) if from_variable else (python, INSTALL)
-    ask = "import importlib.util as u; s = u.find_spec('vllm'); print((s and s.origin) or '')"
+    name = python
+    hint = INSTALL
+    if from_variable:
+        name = f"{python} ($PONDER_VLLM)"
+        hint = OTHER_PYTHON
+    script = "import importlib.util as u; s = u.find_spec('vllm'); print((s and s.origin) or '')"
     try:
-        # Not in the current folder: one that is called `vllm` would be found there.
+        # Not in the current folder: one that is called `vllm` would be imported.
         done = subprocess.run(
-            [python, "-c", ask], capture_output=True, text=True, check=False, cwd="/"
+            [python, "-c", script], capture_output=True, text=True, check=False, cwd="/"
         )
     except OSError as error:
-        raise UserError(f"can't run {named}: {error.strerror}", hint=hint) from None
-    where = done.stdout.strip()
-    if done.returncode or not where:
-        raise UserError(
-            f"{named} has no vLLM{': ' + done.stderr.strip()[-200:] if done.stderr else ''}",
-            hint=hint,
-        )
+        raise UserError(f"can't run {name}: {error.strerror}", hint=hint) from None
+    origin = done.stdout.strip()
+    if done.returncode or not origin:
+        message = f"{name} has no vLLM"
+        if done.stderr:
+            message = f"{message}: {done.stderr.strip()[-200:]}"
+        raise UserError(message, hint=hint)
     try:
-        text = (Path(where).parent / "_version.py").read_text("utf-8")
+        text = (Path(origin).parent / "_version.py").read_text("utf-8")
         version = text.partition("version = '")[2].partition("'")[0]
-        parts = tuple(int(part) for part in version.split(".")[:2])
+        numbers = tuple(int(number) for number in version.split(".")[:2])
     except (OSError, ValueError):
         return  # a build of its own; what it lacks will show
-    if parts < OLDEST:
-        needed = ".".join(map(str, OLDEST))
-        what = f"{named} has vLLM {version}, which is too old: {needed} is needed"
-        raise UserError(what, hint=f"pip install 'vllm>={needed}'")
+    if numbers < OLDEST:
+        needed = f"{OLDEST[0]}.{OLDEST[1]}"
+        message = f"{name} has vLLM {version}, which is too old: {needed} is needed"
+        raise UserError(message, hint=f"pip install 'vllm>={needed}'")
 
 
 class VllmServer:
     """One process, at one port."""
 
     def __init__(self, launch: Launch, number: int, name: str, weights: Weights) -> None:
-        self._launch, self._number, self._name = launch, number, name
+        self._launch = launch
+        self._number = number  # among the replicas
+        self._name = name
         self._folder = Path(tempfile.mkdtemp(prefix="ponder-vllm-"))
         self._port = launch.port + number if launch.port else _free_port()
         self._check_port()
-        self._weights, self.restarts = weights, 0
+        self._weights = weights
+        self.restarts = 0
         self._start()
 
     @property
@@ -125,32 +138,27 @@ class VllmServer:
         return f"http://127.0.0.1:{self._port}"
 
     def _check_port(self) -> None:
-        with socket.socket() as other:
-            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                other.bind(("127.0.0.1", self._port))
+                probe.bind(("127.0.0.1", self._port))
             except OSError as error:
-                what = f"port {self._port} can't be used for vLLM: {error.strerror}"
-                raise UserError(what, hint="leave out `port`, and a free one is found") from None
+                message = f"port {self._port} can't be used for vLLM: {error.strerror}"
+                raise UserError(message, hint="leave out `port`, and a free one is found") from None
 
     def _start(self) -> None:
-        flags = [*self._launch.flags]
+        command = [sys.executable, "-I", watchdog.__file__]
+        command += [self._launch.python, "-m", MODULE, "--model", self._weights.path]
+        command += ["--host", "127.0.0.1", "--port", str(self._port)]
+        command += ["--served-model-name", self._name]
+        command += self._launch.flags
         for flag, text in self._launch.files:
             path = self._folder / flag.strip("-")
             path.write_text(text, "utf-8")
-            flags += [flag, str(path)]
-        place = [
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(self._port),
-            "--served-model-name",
-            self._name,
-        ]
-        command = [self._launch.python, "-m", MODULE, "--model", self._weights.path, *place, *flags]
-        with self._log.open("wb") as log:
+            command += [flag, str(path)]
+        with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", _watchdog.__file__, *command],
+                command,
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -160,75 +168,80 @@ class VllmServer:
             )
 
     @property
-    def _log(self) -> Path:
+    def log(self) -> Path:
         return self._folder / "vllm.log"
 
     def _environment(self) -> dict[str, str]:
-        ours = {
+        environment = {"VLLM_HOST_IP": "127.0.0.1"}
+        for name, value in os.environ.items():
+            if not LAUNCHER_VARIABLES.match(name):
+                environment[name] = value
+        environment |= {
             "VLLM_SERVER_DEV_MODE": "1",  # the pages that load other weights
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
             "VLLM_NO_USAGE_STATS": "1",
             "PYTHONUNBUFFERED": "1",
         }
         if self._launch.replicas > 1:
+            start = self._number * self._launch.gpus
+            end = start + self._launch.gpus
             visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-            mine = range(self._number * self._launch.gpus, (self._number + 1) * self._launch.gpus)
-            all_of_them = visible.split(",") if visible else [str(n) for n in range(mine.stop)]
-            ours["CUDA_VISIBLE_DEVICES"] = ",".join(all_of_them[mine.start : mine.stop])
-        inherited = {
-            name: value for name, value in os.environ.items() if not OF_A_LAUNCHER.match(name)
-        }
-        return {"VLLM_HOST_IP": "127.0.0.1", **inherited, **ours}
+            gpus = [str(number) for number in range(end)]
+            if visible:
+                gpus = visible.split(",")
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[start:end])
+        return environment
 
     def healthy(self) -> bool:
-        """Whether it answers; raises `UserError` if another server does in its place."""
+        """Return whether it answers; raise `UserError` if another server has its port."""
         try:
             self.get("/health")
-            listed = self.get("/v1/models")
+            models = self.get("/v1/models")
         except (OSError, HTTPException):
             return False
-        if self._name not in (served := _names(listed)):
-            what = f"the server at {self.url} serves {served[:200] or 'no model'}, not the one started there"
-            raise UserError(
-                what, hint="another server has taken the port: leave out `port`, or choose another"
-            )
+        names = _names(models)
+        if self._name not in names:
+            serves = names[:200] or "no model"
+            message = f"the server at {self.url} serves {serves}, not the one started there"
+            hint = "another server has taken the port: leave out `port`, or choose another"
+            raise UserError(message, hint=hint)
         return True
 
     def check_tokens(self) -> None:
-        """Raise `UserError` if it makes other token ids of a text than the tokenizer beside the
-        weights.
-        """
+        """Raise `UserError` if its token ids differ from those of the weights' tokenizer.json."""
         path = Path(self._weights.path) / "tokenizer.json"
         if not path.is_file() or find_spec("tokenizers") is None:
             return
         from tokenizers import Tokenizer
 
-        own = Tokenizer.from_file(str(path)).encode(PROBE, add_special_tokens=False).ids
+        expected = Tokenizer.from_file(str(path)).encode(PROBE, add_special_tokens=False).ids
         body = {"model": self._name, "prompt": PROBE, "add_special_tokens": False}
-        if (theirs := self.post("/tokenize", body)["tokens"]) != own:
-            what = f"vLLM's token ids don't match {path}: {theirs[:8]}… instead of {own[:8]}…"
-            raise UserError(what, hint="does `args` name another tokenizer?")
+        tokens = self.post("/tokenize", body)["tokens"]
+        if tokens != expected:
+            message = (
+                f"vLLM's token ids don't match {path}: {tokens[:8]}… instead of {expected[:8]}…"
+            )
+            raise UserError(message, hint="does `args` name another tokenizer?")
 
     @property
     def ended(self) -> bool:
         return self._process.poll() is not None
 
-    def failure(self, what: str) -> UserError:
-        """The error for a server that ended, with the cause that its log names."""
-        why, hint = cause(self._log.read_text("utf-8", "replace"), self._process.poll())
-        return UserError(f"{what}: {encodable(why)} (log: {self._log})", hint=hint)
+    def failure(self, message: str) -> UserError:
+        """Return the error for a server that ended, with the cause that its log names."""
+        why, hint = cause(self.log.read_text("utf-8", "replace"), self._process.poll())
+        return UserError(f"{message}: {encodable(why)} (log: {self.log})", hint=hint)
 
     def load(self, weights: Weights) -> bool:
-        """Replace the weights, or the adapter on them; whether that worked."""
-        before, self._weights = self._weights, weights
+        """Replace the weights, or the adapter on them; return whether that worked."""
+        before = self._weights
+        self._weights = weights
         try:
             if before[:2] != weights[:2]:
                 if before.adapter or weights.adapter:
                     return False  # weights can't be reloaded below an adapter
-                self.post(
-                    "/collective_rpc",
-                    {"method": "reload_weights", "kwargs": {"weights_path": weights.path}},
-                )
+                arguments = {"weights_path": weights.path}
+                self.post("/collective_rpc", {"method": "reload_weights", "kwargs": arguments})
             elif before.adapter and weights.adapter:
                 self._replace_adapter(before.adapter, weights.adapter)
             # else replies mix the old weights' cache and the new weights
@@ -240,21 +253,21 @@ class VllmServer:
 
     def _replace_adapter(self, old: tuple[str, str], new: tuple[str, str]) -> None:
         # Not `load_inplace`: vLLM 0.32 then reads the files again whenever it generates, and a
-        # missing one ends its engine; and its prefix cache can't tell two adapters of one name and
-        # path apart.
+        # missing file ends its engine; and its prefix cache can't distinguish two adapters of one
+        # name and path.
         if old[1] != new[1]:
             self.load_adapter(new)
             self.post("/v1/unload_lora_adapter", {"lora_name": old[1]})
 
     def load_adapter(self, adapter: tuple[str, str]) -> None:
         """Serve a LoRA adapter under its fingerprint."""
+        path, name = adapter
         try:
-            self.post("/v1/load_lora_adapter", {"lora_name": adapter[1], "lora_path": adapter[0]})
+            self.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
         except (OSError, HTTPException) as error:
-            what = f"vLLM can't load the adapter {adapter[0]}: {error}"
-            raise UserError(
-                what, hint="a folder with adapter_config.json and adapter_model.safetensors"
-            ) from None
+            message = f"vLLM can't load the adapter {path}: {error}"
+            hint = "a folder with adapter_config.json and adapter_model.safetensors"
+            raise UserError(message, hint=hint) from None
 
     def restart(self, weights: Weights | None = None) -> None:
         self.stop(keep_log=True)
@@ -265,7 +278,7 @@ class VllmServer:
         """End it with all its processes: SIGTERM, and SIGKILL if that is ignored."""
         assert self._process.stdin is not None
         keep_log = keep_log or self.ended  # by itself: its log says why
-        self._process.stdin.close()  # the keeper does the rest
+        self._process.stdin.close()  # the watchdog does the rest
         self._process.wait()
         if not keep_log:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -277,7 +290,7 @@ class VllmServer:
         return self._ask("POST", page, json.dumps(body or {}))
 
     def _ask(self, method: str, page: str, body: str | None = None) -> Any:
-        """The JSON that a page answers, None if it is none; raises `OSError` or `HTTPException`."""
+        """Return a page's JSON, None if it isn't JSON; raise `OSError` or `HTTPException`."""
         with closing(HTTPConnection("127.0.0.1", self._port, timeout=600)) as connection:
             connection.request(method, page, body, {"Content-Type": "application/json"})
             response = connection.getresponse()
@@ -290,20 +303,18 @@ class VllmServer:
             return None
 
 
-def _names(listed: Any) -> str:
-    """The names in a list of models, which may be anything."""
-    data = listed.get("data") if isinstance(listed, dict) else None
-    return (
-        ", ".join(str(one.get("id")) for one in data if isinstance(one, dict))
-        if isinstance(data, list)
-        else ""
-    )
+def _names(models: Any) -> str:
+    """Return the names in a list of models, which may be anything."""
+    if not isinstance(models, dict) or not isinstance(models.get("data"), list):
+        return ""
+    names = [str(model.get("id")) for model in models["data"] if isinstance(model, dict)]
+    return ", ".join(names)
 
 
 def _free_port() -> int:
-    with socket.socket() as any_port:
-        any_port.bind(("127.0.0.1", 0))
-        port: int = any_port.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
         return port
 
 
@@ -315,51 +326,64 @@ _EXCEPTION = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Interrupt)): (.+)
 _FOLLOWS = re.compile(
     r"initialization failed|failed to start|EngineDeadError|See (?:the )?(?:stack trace|root cause)"
 )
-_HINTS = (
-    (r"[Aa]ddress already in use", "leave out `port`, and a free one is found"),
-    (
-        r"unrecognized arguments|invalid choice|argument --",
-        "`args` holds flags of vLLM: args = { max_model_len = 8192 }",
-    ),
-    (
-        r"attention configuration|head size",
-        "this vLLM has no attention kernel for these weights on this machine",
-    ),
-    (r"max_model_len|max seq len|context length", "args = { max_model_len = 8192 }"),
-    (
-        r"out of memory|memory for|[Ff]ree memory|KV cache|cache blocks|[Aa]vailable memory|gpu_memory_utilization",
-        "args = { gpu_memory_utilization = 0.8, max_model_len = 8192 }, or more GPUs; on a CPU $VLLM_CPU_KVCACHE_SPACE",
-    ),
-    (
-        r"not recognize this architecture|not supported|[Ss]afetensor|deserializing|state_dict|Repo id|config\.json",
-        "`id` must be weights that this vLLM can load: a folder in the Hugging Face format, or org/name on the hub",
-    ),
+_MEMORY = (
+    r"out of memory|memory for|[Ff]ree memory|KV cache|cache blocks|[Aa]vailable memory"
+    r"|gpu_memory_utilization"
 )
+_UNKNOWN_WEIGHTS = (
+    r"not recognize this architecture|not supported|[Ss]afetensor|deserializing|state_dict"
+    r"|Repo id|config\.json"
+)
+_HINTS = {
+    r"[Aa]ddress already in use": "leave out `port`, and a free one is found",
+    r"unrecognized arguments|invalid choice|argument --": (
+        "`args` holds flags of vLLM: args = { max_model_len = 8192 }"
+    ),
+    r"attention configuration|head size": (
+        "this vLLM has no attention kernel for these weights on this machine"
+    ),
+    r"max_model_len|max seq len|context length": "args = { max_model_len = 8192 }",
+    _MEMORY: (
+        "args = { gpu_memory_utilization = 0.8, max_model_len = 8192 }, or more GPUs;"
+        " on a CPU $VLLM_CPU_KVCACHE_SPACE"
+    ),
+    _UNKNOWN_WEIGHTS: (
+        "`id` must be weights that this vLLM can load: a folder in the Hugging Face format,"
+        " or org/name on the hub"
+    ),
+}
 
 
 def cause(log: str, code: int | None) -> tuple[str, str]:
-    """What went wrong, and a hint."""
+    """Return what went wrong, from a server's log and exit code, and a hint."""
     lines = [_PREFIX.sub("", line) for line in log.splitlines()]
     why = _first_exception(lines) or _ending(lines, code)
-    hint = next(
-        (hint for pattern, hint in _HINTS if re.search(pattern, why)), "its log has the rest"
-    )
-    return why[:400], hint
+    for pattern, hint in _HINTS.items():
+        if re.search(pattern, why):
+            return why[:400], hint
+    return why[:400], "see the end of its log"
 
 
 def _first_exception(lines: list[str]) -> str:
-    for n, line in enumerate(lines):
+    for number, line in enumerate(lines):
         if line.startswith("api_server.py: error: "):
             return line.removeprefix("api_server.py: error: ")
-        if (match := _EXCEPTION.match(line)) and not _FOLLOWS.search(line):
-            if "validation error" in line and n + 1 < len(lines):
-                return lines[n + 1].strip().removeprefix("Value error, ")
-            return f"{match[1]}: {match[2]}"
+        match = _EXCEPTION.match(line)
+        if match is None or _FOLLOWS.search(line):
+            continue
+        if "validation error" in line and number + 1 < len(lines):
+            return lines[number + 1].strip().removeprefix("Value error, ")
+        return f"{match[1]}: {match[2]}"
     return ""
 
 
 def _ending(lines: list[str], code: int | None) -> str:
     if code in (137, -9):
-        return "it was killed (SIGKILL), which is what Linux does to a process when memory runs out: out of memory"
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "its log is empty")
-    return f"it ended with code {code}: {last}"
+        return (
+            "it was killed (SIGKILL), which is what Linux does to a process when memory runs out:"
+            " out of memory"
+        )
+    for line in reversed(lines):
+        if line.strip():
+            return f"it ended with code {code}: {line.strip()}"
+    return f"it ended with code {code}: its log is empty"

@@ -14,7 +14,7 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ import msgspec
 from ponder.core import Bill, Completion, Message, Problem, UserError, plugins
 from ponder.core.jsonl import unpacked
 from ponder.core.text import encodable
-from ponder.models.endpoint.reply import Said, bill
+from ponder.models.endpoint.chat import read_usage
+from ponder.models.endpoint.reply import Reply, bill
 from ponder.results.interop.eval_logs import DAMAGED, LARGE, Log, Sample, Score, decode, size_of
 
 ZSTANDARD = 93  # the compression method's number in a zip
@@ -257,7 +258,7 @@ def _read(sample: _Sample, model: str, size: str, where: str) -> Sample:
         else ""
     )
     thinking, answer = _said(sample, choice)
-    said = Said(thinking, answer, "length" if limit else "end", "")
+    said = Reply(thinking, answer, "length" if limit else "end", "")
     cost = _bill(sample, model, said)
     scores = {
         name: one
@@ -350,7 +351,7 @@ def _resolved(text: str, attached: Mapping[str, str]) -> str:
     return attached.get(text.removeprefix(ATTACHED), text) if text.startswith(ATTACHED) else text
 
 
-def _bill(sample: _Sample, model: str, said: Said) -> Bill:
+def _bill(sample: _Sample, model: str, said: Reply) -> Bill:
     """The tokens of the model that was evaluated; those of a model that graded it are left out."""
     usage = sample.model_usage.get(model)
     counts = [_counts(u) for u in ([usage] if usage else sample.model_usage.values())]
@@ -362,7 +363,7 @@ def _bill(sample: _Sample, model: str, said: Said) -> Bill:
         },
         "prompt_tokens_details": {"cached_tokens": sum(cached for _, _, _, cached in counts)},
     }
-    return bill(counted, said, sample.total_time or 0.0)
+    return bill(replace(said, usage=read_usage(counted)), sample.total_time or 0.0)
 
 
 def _counts(usage: _Usage) -> tuple[int, int, int, int]:

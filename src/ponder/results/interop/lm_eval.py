@@ -22,7 +22,7 @@ import msgspec
 from ponder.core import Completion, Message, Problem, UserError
 from ponder.core.jsonl import lines
 from ponder.core.text import plain
-from ponder.models.endpoint.reply import Said, bill
+from ponder.models.endpoint.reply import Reply, bill
 from ponder.results.interop.eval_logs import (
     Log,
     Sample,
@@ -132,7 +132,7 @@ def _read(line: _Line, size: int) -> Sample:
         str(line.doc_id), size, (chat[-1].content,), gold, system, tuple(chat[:-1]), line.doc
     )
     characters = sum(len(message.content) for message in problem.opening()) + len(problem.turns[0])
-    cost = bill({}, Said(thinking, answer, "end", ""), 0.0, sent=characters // 4)
+    cost = bill(Reply(thinking, answer, "end", ""), 0.0, prompt_estimate=characters // 4)
     return Sample(problem, 0, Completion(thinking, answer, "end", cost), {})
 
 

@@ -22,4 +22,6 @@ class Dot(LengthReward):
 
     def rewards(self, right: Sequence[bool], tokens: Sequence[int], progress: float) -> list[float]:  # noqa: ARG002
         limit = fmean(tokens) + self.deviations * pstdev(tokens)
-        return [-1.0 if all(right) and n > limit else 0.0 for n in tokens]
+        if not all(right):
+            return [0.0] * len(tokens)
+        return [-1.0 if length > limit else 0.0 for length in tokens]

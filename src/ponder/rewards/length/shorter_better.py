@@ -1,5 +1,4 @@
-"""Penalises samples by their distance from the shortest correct sample's length, down to −1
-(ShorterBetter).
+"""Penalises samples by distance from the shortest correct one's length, to −1 (ShorterBetter).
 
 After arXiv 2504.21370: the target is the length of the problem's shortest correct sample or, if
 none is correct, the mean length. Here the distance is relative to the target and at most 1, so that
@@ -17,8 +16,6 @@ from ponder.core import LengthReward
 @dataclass(frozen=True)
 class ShorterBetter(LengthReward):
     def rewards(self, right: Sequence[bool], tokens: Sequence[int], progress: float) -> list[float]:  # noqa: ARG002
-        target = min(
-            (n for n, ok in zip(tokens, right, strict=True) if ok),
-            default=sum(tokens) / len(tokens),
-        )
-        return [-min(1.0, abs(n - target) / target) for n in tokens]
+        right_lengths = [length for length, ok in zip(tokens, right, strict=True) if ok]
+        target = min(right_lengths, default=sum(tokens) / len(tokens))
+        return [-min(1.0, abs(length - target) / target) for length in tokens]

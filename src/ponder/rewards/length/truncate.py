@@ -1,5 +1,4 @@
-"""Withdraws the reward of correct samples longer than a limit, which is tightened in rounds
-(ThinkPrune).
+"""Withdraws the reward of correct samples beyond a limit that tightens in rounds (ThinkPrune).
 
 After arXiv 2504.01296. The limits are in tokens, one for each equal part of the training. With
 `weight = 1` a correct sample beyond the limit is worth as much as a wrong one.
@@ -22,11 +21,11 @@ class Truncate(LengthReward):
 
     def __post_init__(self) -> None:
         if not self.limits or min(self.limits) < 1:
-            raise UserError(
-                "limits must be a list of numbers of tokens, each at least 1",
-                hint="limits = [4096, 3072, 2048]",
-            )
+            message = "limits must be a list of numbers of tokens, each at least 1"
+            raise UserError(message, hint="limits = [4096, 3072, 2048]")
 
     def rewards(self, right: Sequence[bool], tokens: Sequence[int], progress: float) -> list[float]:
-        limit = self.limits[min(int(progress * len(self.limits)), len(self.limits) - 1)]
-        return [-1.0 if ok and n > limit else 0.0 for n, ok in zip(tokens, right, strict=True)]
+        rounds = len(self.limits)
+        limit = self.limits[min(int(progress * rounds), rounds - 1)]
+        too_long = [ok and length > limit for length, ok in zip(tokens, right, strict=True)]
+        return [-1.0 if penalized else 0.0 for penalized in too_long]

@@ -52,10 +52,9 @@ class Pocket(Weighted):
 
     @cached_property
     def codec(self) -> PocketCodec:
-        """Of the task that the weights are for, which the card of those made from a pocket model
-        names.
-        """
-        return CODECS[read_card(Path(self.id)).get("task", "execution")]
+        """Return the codec of the task that the card of the weights names."""
+        card = read_card(Path(self.id))
+        return CODECS[card.get("task", "execution")]
 
     def states(self, model: Any) -> Any:
         from ponder.rewards.pocket.log_probs import WithLogProbs
@@ -64,22 +63,27 @@ class Pocket(Weighted):
         return WithLogProbs(model, self.codec.encode(begins))
 
     def read(self, tokenizer: SafeTokenizer, traces: Sequence[Steps]) -> list[Reading | str]:  # noqa: ARG002 the codec encodes
-        return [self._one(trace) for trace in traces]
+        return [self._read(trace) for trace in traces]
 
-    def _one(self, trace: Steps) -> Reading | str:
-        codec, facts = self.codec, trace.facts
+    def _read(self, trace: Steps) -> Reading | str:
+        codec = self.codec
+        facts = trace.facts
         if facts.get("task") != codec.task or "problem" not in facts:
-            return f"the pocket reward needs the keys `task`, which must be {codec.task}, and `problem`"
+            keys = f"`task`, which must be {codec.task}, and `problem`"
+            return f"the pocket reward needs the keys {keys}"
         try:
             problem = facts["problem"]
-            problem = problem if isinstance(problem, Problem) else msgspec.convert(problem, Problem)
+            if not isinstance(problem, Problem):
+                problem = msgspec.convert(problem, Problem)
             request = Request.first_turn(plugins.load("tasks", codec.task)(), problem)
             head = codec.encode(codec.prompt(request))
-            thinking = [step.split() for step in trace.thinking] if self.of != "answer" else []
-            steps = [codec.encode(step) for step in thinking]
+            steps = list[list[int]]()
+            if self.of != "answer":
+                steps += [codec.encode(step.split()) for step in trace.thinking]
             if self.of != "thinking":
-                answers = [codec.answer_words(request, step) for step in trace.answer]
-                steps += [codec.encode([ANSWER, *answer, EOS]) for answer in answers]
+                for step in trace.answer:
+                    answer = codec.answer_words(request, step)
+                    steps.append(codec.encode([ANSWER, *answer, EOS]))
         except (ModelFailure, msgspec.ValidationError) as error:
             return str(error)
         except KeyError as error:

@@ -18,27 +18,28 @@ LEAST = -10.0  # log-probabilities are clamped here
 
 
 class WithLogProbs(nn.Module):
+    """A language model whose states have two more features."""
+
     def __init__(self, model: Any, begins: list[int]) -> None:
         super().__init__()
-        self.model, self.begins = model, begins  # the tokens with which a pass begins
+        self.model = model
+        self.begins = begins  # the tokens with which a pass begins
         self.config = model.config
 
     def forward(self, input_ids: Tensor, use_cache: bool = False) -> Any:
+        """Return an object whose `last_hidden_state` is (rows, tokens, features + 2)."""
         states = self.model.base_model(input_ids=input_ids, use_cache=use_cache).last_hidden_state
         begin = torch.isin(input_ids, torch.tensor(self.begins, device=input_ids.device))
         passes = begin.cumsum(1)
         # neither tokens of the prompt nor those with which a pass begins
         counted = (passes > 0) & ~begin
         logits = self.model.get_output_embeddings()(states[:, :-1][counted[:, 1:]]).float()
-        log_probs = logits.gather(-1, input_ids[counted][:, None]).squeeze(-1) - logits.logsumexp(
-            -1
-        )
-        log = torch.zeros_like(states[..., 0]).masked_scatter(
-            counted, log_probs.clamp(min=LEAST).to(states.dtype)
-        )
+        chosen_logits = logits.gather(-1, input_ids[counted][:, None]).squeeze(-1)
+        log_probs = (chosen_logits - logits.logsumexp(-1)).clamp(min=LEAST).to(states.dtype)
+        per_token = torch.zeros_like(states[..., 0]).masked_scatter(counted, log_probs)
         # Each pass is shifted below the one before it, so that the running minimum starts again
         # with it.
-        down = 2 * LEAST * passes
-        least = (log + down).cummin(1).values - down
-        extended = torch.cat([states, least[..., None], -LEAST * least.exp()[..., None]], -1)
+        shift = 2 * LEAST * passes
+        lowest = (per_token + shift).cummin(1).values - shift
+        extended = torch.cat([states, lowest[..., None], -LEAST * lowest.exp()[..., None]], -1)
         return SimpleNamespace(last_hidden_state=extended)

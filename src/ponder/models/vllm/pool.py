@@ -40,7 +40,7 @@ class ServerGroup:
     _idle: threading.Timer | None = None
 
     def start(self) -> Iterator[Progress]:
-        """Start all and wait for them; yields progress."""
+        """Start all and wait for them; yield progress."""
         for n in range(self.launch.replicas):
             self.each.append(VllmServer(self.launch, n, self.name, self.weights))
         yield from self._wait("starting")
@@ -54,9 +54,8 @@ class ServerGroup:
                 waited = time.monotonic() - began
                 yield {"vLLM": doing, "seconds": round(waited)}
                 if waited > START_SECONDS:
-                    raise UserError(
-                        f"vLLM has not answered for {waited:.0f} seconds (log in {server._log})"
-                    )
+                    message = f"vLLM has not answered for {waited:.0f} seconds"
+                    raise UserError(f"{message} (log in {server.log})")
                 time.sleep(0.25 if waited < 5 else 1.0)
             self._check(server)
 
@@ -67,25 +66,24 @@ class ServerGroup:
             server.load_adapter(self.weights.adapter)
 
     def load(self, weights: Weights) -> Iterator[Progress]:
-        """Load other weights, by starting again if need be; yields progress."""
+        """Load other weights, by restarting if need be; yield progress."""
         self.weights = weights
         yield {"vLLM": "loading an adapter" if weights.adapter else "loading other weights"}
-        if not all([server.load(weights) for server in self.each]):
+        loaded = [server.load(weights) for server in self.each]
+        if not all(loaded):
             for server in self.each:
                 server.restart(weights)
             yield from self._wait("starting again")
 
     def revive(self) -> None:
-        """Start again what has died since, each server once; raises `UserError` if one dies again."""
+        """Restart the servers that have died, each once; raise `UserError` if one dies again."""
         with _lock:
             for server in self.each:
                 restarts = server.restarts
                 while not server.healthy():
                     if server.ended:
                         if server.restarts:
-                            raise server.failure(
-                                "vLLM died, and again after it had been started again"
-                            )
+                            raise server.failure("vLLM died, and again after a restart")
                         server.restarts += 1
                         server.restart()
                     time.sleep(0.25)
@@ -119,40 +117,42 @@ class ServerGroup:
 
 
 def take(launch: Launch, weights: Weights) -> Generator[Progress, None, ServerGroup]:
-    """ServerGroup with these weights, for one user, who releases them; yields progress while they
-    start.
-    """
+    """Return servers with these weights for a user, who releases them; yield progress meanwhile."""
     with _lock:
-        for servers in [*_running]:
-            if not servers.users and not all(server.healthy() for server in servers.each):
-                servers.stop()  # it died while nobody used it
-        same = [servers for servers in _running if servers.launch.serves(launch)]
-        if ready := next((servers for servers in same if servers.weights == weights), None):
-            return ready.taken()
-        idle = next((servers for servers in same if not servers.users), None)
-        servers = idle or ServerGroup(launch, weights)
+        for group in _running:
+            if not group.users and not all(server.healthy() for server in group.each):
+                group.stop()  # it died while nobody used it
+        idle = None
+        for group in _running:
+            if not group.launch.serves(launch):
+                continue
+            if group.weights == weights:
+                return group.taken()
+            if idle is None and not group.users:
+                idle = group
+        group = idle or ServerGroup(launch, weights)
         try:
             if idle:
-                yield from servers.load(weights)
+                yield from group.load(weights)
             else:
                 stop_unused(kept_open=True)  # they may hold the memory that is needed now
                 drop_cached_weights()
-                _running.append(servers)
-                yield from servers.start()
+                _running.append(group)
+                yield from group.start()
         except BaseException:
-            servers.stop()
+            group.stop()
             raise
-        return servers.taken()
+        return group.taken()
 
 
 def stop_unused(*, kept_open: bool) -> None:
-    """Stop the servers that nobody uses now; while some are kept open, only if these may be stopped
-    too.
-    """
+    """Stop the servers that nobody uses now; `kept_open`: also inside a block of `held`."""
     with _lock:
-        for servers in [*_running] if kept_open or not _holds else []:
-            if not servers.users:
-                servers.stop()
+        if _holds and not kept_open:
+            return
+        for group in _running:
+            if not group.users:
+                group.stop()
 
 
 @contextmanager
@@ -166,14 +166,14 @@ def held() -> Iterator[None]:
     finally:
         with _lock:
             _holds -= 1
-            for servers in _running:
-                if not servers.users:
-                    servers.taken().release()  # its time starts now
+            for group in _running:
+                if not group.users:
+                    group.taken().release()  # its time starts now
 
 
 @atexit.register
 def stop_all() -> None:
     """Stop every server of this process."""
     with _lock:
-        for servers in [*_running]:
-            servers.stop()
+        for group in _running:
+            group.stop()

@@ -97,7 +97,10 @@ def _codec_split(trace: Trace) -> Split:
         message = (
             f'trace {trace.id} has no key `codec`, which by = "task" needs to split its thinking'
         )
-        hint = 'add "codec", the model plugin that wrote it; or use by = "blank" or "sentence"; or give a list of `steps`'
+        hint = (
+            'add "codec", the model plugin that wrote it; or use by = "blank" or "sentence"; or'
+            " give a list of `steps`"
+        )
         raise UserError(message, hint=hint)
     codec = plugins.codec(name, task)
     if codec is None:

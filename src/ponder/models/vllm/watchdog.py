@@ -1,8 +1,7 @@
-"""Runs a server for Ponder and ends it, with all its processes, when Ponder closes this script's
-input or is gone.
+"""Runs a server and ends it, with all its processes, when Ponder closes the input or ends.
 
-`python _watchdog.py COMMAND…`: a script on its own, which imports nothing but the standard library.
-A pipe notices every end of Ponder, `kill -9` included. Should this script be killed, Linux ends the
+`python watchdog.py COMMAND…`: a script on its own, which imports nothing but the standard library.
+A pipe notices every end of Ponder, `kill -9` included. If this script is killed, Linux ends the
 server (PR_SET_PDEATHSIG); with SIGTERM, because vLLM then ends its engine and workers too.
 """
 
