@@ -35,7 +35,7 @@ HEAD = 60
 TAIL = 30
 
 
-@click.command(epilog="Example: ponder score traces.jsonl --reward pocket")
+@click.command(epilog="Example: ponder score traces.jsonl --reward oracle")
 @click.argument("traces", type=FILE)
 @click.option(
     "--reward",
