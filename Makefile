@@ -27,7 +27,7 @@ lint: $(VENV)/.installed
 	$(VENV)/bin/mypy
 
 bench: export PONDER_BENCH = $(CURDIR)/benchmarks/speed.jsonl
-bench: $(VENV)/.installed  ## speed and memory beside the peers that scripts/bench-peers installs, as docs/benchmarks-speed.md
+bench: $(VENV)/.installed  ## speed and memory beside the peers that scripts/bench-peers installs, as docs/findings/speed.md
 	$(VENV)/bin/python benchmarks/run_loop.py $(BENCH)
 	$(VENV)/bin/python benchmarks/decoding.py $(BENCH)  # with BENCH=--quick about 3 CPU minutes, the start of vLLM included
 	$(VENV)/bin/python benchmarks/length_rl.py $(BENCH)

@@ -3,7 +3,7 @@ what was measured.
 
 CPU time, because wall time on a shared machine depends on what else runs. If the variable
 PONDER_BENCH names a file, `record` appends each measurement to it as a line of JSON, from which
-`speed_page.py` writes docs/benchmarks-speed.md.
+`speed_page.py` writes docs/findings/speed.md.
 """
 
 from __future__ import annotations

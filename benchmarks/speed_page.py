@@ -1,4 +1,4 @@
-"""Writes docs/benchmarks-speed.md from benchmarks/speed.jsonl, the measurements that `make bench`
+"""Writes docs/findings/speed.md from benchmarks/speed.jsonl, the measurements that `make bench`
 has kept.
 
 Of a measurement that was made more than once, the last one counts. Nothing on the page is written
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-ROWS, PAGE = HERE / "speed.jsonl", HERE.parent / "docs" / "benchmarks-speed.md"
+ROWS, PAGE = HERE / "speed.jsonl", HERE.parent / "docs" / "findings" / "speed.md"
 HEAD = """# Speed, beside the peers
 
 <!-- Written by `make bench` from benchmarks/speed.jsonl. Don't change this page: measure again. -->

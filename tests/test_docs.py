@@ -72,14 +72,14 @@ def test_every_exit_code_is_in_the_docs() -> None:
     }
     assert {"1", "2", "3", "130"} <= codes
     table = (
-        (ROOT / "docs/command-line.md")
+        (ROOT / "docs/running.md")
         .read_text("utf-8")
         .partition("| exit code |")[2]
         .partition("\n\n")[0]
     )
     for code in codes - {"128"}:  # plus a signal's number
         assert re.search(rf"^\| {code}\b", table, re.MULTILINE), (
-            f"exit code {code} is not in docs/command-line.md"
+            f"exit code {code} is not in docs/running.md"
         )
 
 

@@ -11,9 +11,10 @@ import sys
 import textwrap
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 MOST_WARNINGS = 100  # they may be texts from outside
 LONGEST_REASON = 2500  # characters of why an attempt failed, which may be a server's whole message
+MOST_REASONS = 100  # different ones that are counted
 ENDINGS = ("right", "wrong", "unparsed", "truncated", "failed")
 
 
@@ -78,16 +80,13 @@ class Tally:
         return self.ledger.spent.cost
 
     def asking_seconds(self, now: float) -> float:
-        """Seconds since the start, without those in which models were made and nothing was
-        answered.
-        """
-        return (
-            (now if self.silent_since is None else self.silent_since)
-            - self.started
-            - self.made_seconds
-        )
+        """Return the seconds since the start in which models were asked, not only prepared."""
+        if self.silent_since is not None:
+            now = self.silent_since
+        return now - self.started - self.made_seconds
 
     def count(self, attempt: Attempt) -> None:
+        """Count an attempt that has ended, and why it failed or could not be read."""
         if self.silent_since is not None:
             self.silent_since = monotonic()
         ending = attempt.ended
@@ -96,18 +95,18 @@ class Tally:
             # Texts from outside: only a few different ones are kept.
             reasons = self.reasons.setdefault(ending, Counter())
             why = " ".join(attempt.why.split())[:LONGEST_REASON]
-            reasons[why if why in reasons or len(reasons) < 100 else "other reasons"] += 1
+            if why not in reasons and len(reasons) >= MOST_REASONS:
+                why = "other reasons"
+            reasons[why] += 1
 
     def report(self, label: str, progress: Progress | None) -> None:
-        """How the preparation of a model goes; None: it has ended."""
+        """Note the last report of a model's preparation; None: it has ended."""
         if progress is not None:
             self.making[label] = progress
             self.silent_since = self.silent_since or monotonic()
-        elif (
-            self.making.pop(label, None) is not None
-            and not self.making
-            and self.silent_since is not None
-        ):
+            return
+        ended = self.making.pop(label, None) is not None
+        if ended and not self.making and self.silent_since is not None:
             self.made_seconds += monotonic() - self.silent_since
             self.silent_since = None
 
@@ -117,39 +116,38 @@ class Tally:
         self.planned -= (wanted - different) * samples
 
     def retried(self, retry: Retry) -> None:
-        self.retries[retry.kind] += retry.wait > 0  # the last try of an attempt isn't repeated
+        """Count a try that gave no answer; the last one of an attempt isn't repeated."""
+        if retry.wait > 0:
+            self.retries[retry.kind] += 1
         self.last_trouble = " ".join(retry.why.split())[:200]
 
     def warn(self, warning: str) -> None:
-        """Note what a model has noticed; the progress line shows it at once, and the summary at the
-        end.
-        """
+        """Note a model's warning, for the line of progress and for the summary."""
         if warning not in self.warnings and len(self.warnings) < MOST_WARNINGS:
             self.warnings.append(warning)
             self.last_trouble = warning
 
     def summary(self) -> dict[str, Any]:
-        """The counts as JSON."""
-        counts = {ending: getattr(self, ending) for ending in ENDINGS}
-        lost = {"lost_tokens": self.ledger.lost.tokens, "lost_calls": self.ledger.lost_calls}
-        prepared = {
-            "preparation_tokens": self.ledger.prepared.tokens,
-            "preparation_cost": self.ledger.prepared.cost,
-        }
-        spent = {"tokens": self.tokens, **lost, "cost": self.cost, **prepared}
+        """Return the counts as JSON."""
+        reasons = {}
+        for ending, counter in self.reasons.items():
+            reasons[ending] = dict(counter.most_common())
         return {
             "planned": self.planned,
             "stored_before": self.stored_before,
             "done": self.done,
-            **counts,
-            **spent,
+            **{ending: getattr(self, ending) for ending in ENDINGS},
+            "tokens": self.tokens,
+            "lost_tokens": self.ledger.lost.tokens,
+            "lost_calls": self.ledger.lost_calls,
+            "cost": self.cost,
+            "preparation_tokens": self.ledger.prepared.tokens,
+            "preparation_cost": self.ledger.prepared.cost,
             "currency": self.currency,
             "capped": self.ledger.capped,
             "retries": dict(self.retries),
             "warnings": self.warnings,
-            "reasons": {
-                ending: dict(reasons.most_common()) for ending, reasons in self.reasons.items()
-            },
+            "reasons": reasons,
         }
 
 
@@ -160,14 +158,16 @@ NOTEBOOK = 120  # characters of the line in a notebook
 @contextmanager
 def shown(tally: Tally) -> Iterator[None]:
     """Redraw the line while the block runs, and leave its last state on the screen."""
-    notebook = _Notebook(tally) if _in_notebook() else None
-    redrawn = notebook.redraw if notebook else lambda: write(tally)
-    seconds = 0.5 if notebook else 0.2 if sys.stderr.isatty() else 10
+    redraw_line: Callable[[], None] = partial(write, tally)
+    seconds = 0.2 if sys.stderr.isatty() else 10
+    if _in_notebook():
+        redraw_line = _Notebook(tally).redraw
+        seconds = 0.5
     ended = threading.Event()
 
     def redraw() -> None:
         while not ended.wait(seconds):
-            redrawn()
+            redraw_line()
 
     thread = threading.Thread(target=redraw, daemon=True)
     thread.start()
@@ -176,7 +176,7 @@ def shown(tally: Tally) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        redrawn()
+        redraw_line()
         if sys.stderr.isatty():
             sys.stderr.write("\n")
 
@@ -213,78 +213,74 @@ def write(tally: Tally) -> None:
 
 
 def line(tally: Tally, width: int = 10_000) -> str:
-    """The state of a run as one line of at most `width` characters; what matters least is left out
-    first.
-    """
+    """Return the state of a run in at most `width` characters; what matters least goes first."""
     making = dict(tally.making)
     if len(making) == 1 and not tally.done:
-        (report,) = making.values()
-        return _fitted([f"{key} {value}".replace("_", " ") for key, value in report.items()], width)
+        (progress,) = making.values()
+        facts = [f"{key} {value}".replace("_", " ") for key, value in progress.items()]
+        return _fitted(facts, width)
+    preparations = [_preparation(label, progress) for label, progress in making.items()]
     if making and not tally.done:
-        return _fitted([f"making {len(making)}:", *(_made(*one) for one in making.items())], width)
+        return _fitted([f"making {len(making)}:", *preparations], width)
+    done = tally.done
+    filled = round(done / tally.planned * BAR) if tally.planned else BAR
+    bar = "█" * filled + "░" * (BAR - filled)
+    facts = [f"{bar} {done:,}/{tally.planned:,}"]
     seconds = tally.asking_seconds(monotonic())
-    done, left = tally.done, max(0, tally.planned - tally.done)
-    rate = (
-        f"{done / seconds:.0f}/s" if done > seconds else f"{60 * done / max(seconds, 1e-9):.1f}/min"
-    )
-    tokens = f"{short(tally.tokens)} tokens" + (
-        f", {tally.cost:.2f} {tally.currency}" if tally.cost else ""
-    )
-    parts = [f"{done:,}/{tally.planned:,}"]
+    unanswered = max(0, tally.planned - done)
     if tally.stop and tally.stop.asked:
-        again = ", Ctrl-C again drops them" if tally.stop.signal else ""
-        parts += (
-            [f"stopping: waiting for {count(calls, 'call')}{again}"]
-            if (calls := tally.ledger.calls)
-            else []
-        )
-    elif done and left and not making:  # how long that takes, nobody knows
-        parts.append(f"{_clock(left * seconds / done)} left")
-    parts += [
-        tokens,
-        *(f"{ending} {n:,}" for ending in ENDINGS if (n := getattr(tally, ending))),
-        rate,
-    ]
+        if tally.ledger.calls:
+            again = ", Ctrl-C again drops them" if tally.stop.signal else ""
+            facts.append(f"stopping: waiting for {count(tally.ledger.calls, 'call')}{again}")
+    elif done and unanswered and not making:  # how long a preparation takes, nobody knows
+        facts.append(f"{_clock(unanswered * seconds / done)} left")
+    tokens = f"{short(tally.tokens)} tokens"
+    if tally.cost:
+        tokens += f", {tally.cost:.2f} {tally.currency}"
+    facts.append(tokens)
+    for ending in ENDINGS:
+        attempts = getattr(tally, ending)
+        if attempts:
+            facts.append(f"{ending} {attempts:,}")
+    if done > seconds:
+        facts.append(f"{done / seconds:.0f}/s")
+    else:
+        facts.append(f"{60 * done / max(seconds, 1e-9):.1f}/min")
     if tally.retries.total():
-        parts.append(
-            "retries: " + ", ".join(count(n, kind) for kind, n in tally.retries.items() if n)
-        )
-    parts += [f"making {_made(*one)}" for one in making.items()]
+        retries = [count(n, kind) for kind, n in tally.retries.items() if n]
+        facts.append(f"retries: {', '.join(retries)}")
+    facts += [f"making {preparation}" for preparation in preparations]
     if tally.last_trouble:
-        parts.append(f"last: {tally.last_trouble}")
-    bar = round(done / tally.planned * BAR) if tally.planned else BAR
-    return _fitted([f"{'█' * bar}{'░' * (BAR - bar)} {parts[0]}", *parts[1:]], width)
+        facts.append(f"last: {tally.last_trouble}")
+    return _fitted(facts, width)
 
 
-def _made(label: str, report: Progress) -> str:
-    """One of several preparations, in few words: `sft seed=2: step 50/400`."""
-    news = [
-        (key.replace("_", " "), value)
-        for key, value in report.items()
-        if key not in ("model", "method")
-    ]
-    said = " ".join(
-        f"/{value}" if key == "of" else f"{key} {value}" for key, value in news[:2]
-    ).replace(" /", "/")
-    return f"{label}: {said}"
+def _preparation(label: str, progress: Progress) -> str:
+    """Describe one of several preparations in few words: `sft seed=2: step 50/400`."""
+    facts = {key: value for key, value in progress.items() if key not in ("model", "method")}
+    text = ""
+    for key, value in list(facts.items())[:2]:
+        if key == "of":
+            text += f"/{value}"
+        else:
+            text += f" {key.replace('_', ' ')} {value}"
+    return f"{label}:{text}" if text.startswith(" ") else f"{label}: {text}"
 
 
-def _fitted(parts: list[str], width: int) -> str:
-    """The parts that fit, in their order; of the first that doesn't, the words that do, if enough
-    remain to be read.
-    """
-    text = printable(parts[0])
-    for part in map(printable, parts[1:]):
+def _fitted(facts: list[str], width: int) -> str:
+    """Join the facts that fit; of the first that doesn't, the words that do, if they are enough."""
+    text = printable(facts[0])
+    for fact in map(printable, facts[1:]):
         room = width - len(text) - 2
-        if len(part) > room:
-            words = part[: max(0, room)].rpartition(" ")[0].rstrip(" ,:")
+        if len(fact) > room:
+            words = fact[: max(0, room)].rpartition(" ")[0].rstrip(" ,:")
             return f"{text}  {words}…" if len(words) >= 20 else text[:width]
-        text += f"  {part}"
+        text += f"  {fact}"
     return text[:width]
 
 
 def short(number: float) -> str:
-    """A number with three significant digits and a unit: 950, 12.3k, 4.56M."""
+    """Format a number with three significant digits and a unit: 950, 12.3k, 4.56M."""
     for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= unit:
             return f"{number / unit:.3g}{name}"
@@ -304,71 +300,71 @@ AT_SPACES: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": Fals
 
 
 def summary(tally: Tally) -> str:
-    """The lines to print beside the result; empty if nothing went wrong."""
-    lines = [
-        *_warnings(tally),
-        *_estimated(tally),
-        *_troubles(tally),
-        *_too_few(tally),
-        *_prepared(tally),
-        *cap_reached(tally),
-    ]
+    """Return the lines to print beside the result; "" if nothing went wrong."""
+    lines = _warnings(tally)
+    lines += _calls_without_usage(tally)
+    lines += _troubles(tally)
+    lines += _sizes_with_few_problems(tally)
+    lines += _preparation_spend(tally)
+    lines += cap_reached(tally)
     return "\n".join(lines)
 
 
 def _warnings(tally: Tally) -> list[str]:
     lines = [f"warning: {printable(warning)}" for warning in tally.warnings[:MAX_REASONS]]
-    rest = len(tally.warnings) - MAX_REASONS
-    return [*lines, count(rest, "other warning")] if rest > 0 else lines
+    others = len(tally.warnings) - MAX_REASONS
+    if others > 0:
+        lines.append(count(others, "other warning"))
+    return lines
 
 
-def _estimated(tally: Tally) -> list[str]:
+def _calls_without_usage(tally: Tally) -> list[str]:
     """Return how calls were counted for which the server reported no usage, under a cap."""
-    if not (calls := tally.ledger.estimated_calls):
+    calls = tally.ledger.estimated_calls
+    if not calls:
         return []
-    counted = "a token per byte of the prompt and of the reply, or the whole budget if that may be too few"
-    return [
-        f"warning: the server reports no usage of {count(calls, 'call')}; the cap counts {counted}"
-    ]
+    counted = (
+        "a token per byte of the prompt and of the reply, "
+        "or the whole budget if that may be too few"
+    )
+    reports = f"the server reports no usage of {count(calls, 'call')}"
+    return [f"warning: {reports}; the cap counts {counted}"]
 
 
 def _troubles(tally: Tally) -> list[str]:
-    """Why attempts failed or could not be read, with counts, and what may have been billed without
-    an answer.
-    """
+    """Return why attempts failed or could not be read, and what was billed without an answer."""
     lines = []
     for ending, reasons in tally.reasons.items():
-        for why, n in reasons.most_common(MAX_REASONS):
+        for why, attempts in reasons.most_common(MAX_REASONS):
             reason = printable(why) or "no reason given"
-            lines.append(
-                textwrap.fill(
-                    f"{ending} {n:,}: {reason}", WIDTH, subsequent_indent="    ", **AT_SPACES
-                )
-            )
-        if (rest := len(reasons) - MAX_REASONS) > 0:
-            lines.append(f"{ending}: {count(rest, 'other reason')}")
-    if calls := tally.ledger.lost_calls:
+            text = f"{ending} {attempts:,}: {reason}"
+            lines.append(textwrap.fill(text, WIDTH, subsequent_indent="    ", **AT_SPACES))
+        others = len(reasons) - MAX_REASONS
+        if others > 0:
+            lines.append(f"{ending}: {count(others, 'other reason')}")
+    calls = tally.ledger.lost_calls
+    if calls:
         tokens = tally.ledger.lost.tokens
-        counted = (
-            f"up to {short(tokens)} tokens, counted as spent"
-            if tokens
-            else "how much, only the server knows"
-        )
-        lines.append(f"{count(calls, 'call')} without an answer may have been billed: {counted}")
+        amount = "how much, only the server knows"
+        if tokens:
+            amount = f"up to {short(tokens)} tokens, counted as spent"
+        lines.append(f"{count(calls, 'call')} without an answer may have been billed: {amount}")
     return lines
 
 
-def _too_few(tally: Tally) -> list[str]:
-    """Sizes of which a task has fewer different problems than the study asks for."""
+def _sizes_with_few_problems(tally: Tally) -> list[str]:
+    """Return sizes of which a task has fewer different problems than the study asks for."""
     lines = []
     for (task, size), (different, wanted) in tally.too_few.items():
-        why = ": does the task use its seed?" if different == 1 else ""
-        had = f"{count(different, 'different problem')} of size {size}, where the study asks for {wanted:,}"
-        lines.append(f"task `{task}` has only {had}{why}")
+        problems = f"{count(different, 'different problem')} of size {size}"
+        text = f"task `{task}` has only {problems}, where the study asks for {wanted:,}"
+        if different == 1:
+            text += ": does the task use its seed?"
+        lines.append(text)
     return lines
 
 
-def _prepared(tally: Tally) -> list[str]:
+def _preparation_spend(tally: Tally) -> list[str]:
     """Return what preparations have spent, such as the samples of teachers."""
     prepared = tally.ledger.prepared
     if not prepared.tokens:
@@ -387,33 +383,31 @@ def cap_reached(tally: Tally) -> list[str]:
         return []
     total = ledger.before.plus(ledger.spent)
     wanted = ledger.refused or total
-    limits, keys = [], []
+    limits = []
+    keys = []
     if ledger.max_tokens is not None:
-        limits.append(
-            f"{total.tokens:,} of {ledger.max_tokens:,} tokens, and the next turn may take {wanted.tokens:,}"
-        )
+        spent = f"{total.tokens:,} of {ledger.max_tokens:,} tokens"
+        limits.append(f"{spent}, and the next turn may take {wanted.tokens:,}")
         keys.append("max_tokens")
     if ledger.max_cost is not None:
-        spent, most, more = (money_text(n) for n in (total.cost, ledger.max_cost, wanted.cost))
-        limits.append(f"{spent} of {most} {tally.currency}, and the next turn may cost {more}")
+        spent = f"{money_text(total.cost)} of {money_text(ledger.max_cost)} {tally.currency}"
+        limits.append(f"{spent}, and the next turn may cost {money_text(wanted.cost)}")
         keys.append("max_cost")
     lines = [
         f"stopped at the cap: {'; '.join(limits)}",
         f"to go on, raise {' or '.join(keys)} and run again",
     ]
-    if held := ledger.before_held.tokens:
-        cost = (
-            f" and {money_text(ledger.before_held.cost)} {tally.currency}"
-            if ledger.before_held.cost
-            else ""
-        )
+    held = ledger.before_held
+    if held.tokens:
+        cost = f" and {money_text(held.cost)} {tally.currency}" if held.cost else ""
+        in_flight = "are of calls in flight when earlier runs were killed"
         lines.append(
-            f"{held:,} of these tokens{cost} are of calls in flight when earlier runs were killed, and may not have "
-            "been billed: if your provider's bill says so, run with --release-lost"
+            f"{held.tokens:,} of these tokens{cost} {in_flight}, and may not have been billed: "
+            "if your provider's bill says so, run with --release-lost"
         )
     return lines
 
 
 def money_text(amount: float) -> str:
-    """Money to the cent, and less than one unit to four digits."""
+    """Format money to the cent, and less than one unit to four digits."""
     return f"{amount:.2f}" if amount >= 1 or not amount else f"{amount:.4f}"

@@ -1,5 +1,4 @@
-"""Labels: the name of a task or a model, and the settings that tell it from the others of its
-study.
+"""Names tasks and models: a title, and the settings that tell one from the others of its study.
 
 A label names the settings that its table sweeps. Where two would still be called the same, such as
 those of two tables that differ in `mode`, both name whatever differs between them. Settings that
@@ -14,7 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -47,20 +46,29 @@ class Part:
 
     @cached_property
     def unkeyed(self) -> dict[str, Any]:
+        """Its settings that are not in an attempt's key."""
         fields = dataclasses.fields(self.plugin)  # type: ignore[arg-type]
-        return {f.name: getattr(self.plugin, f.name) for f in fields if f.name not in self.keyed}
+        names = [field.name for field in fields if field.name not in self.keyed]
+        return {name: getattr(self.plugin, name) for name in names}
 
     def value(self, key: str) -> Any:
-        return self.keyed[key] if key in self.keyed else self.unkeyed.get(key)
+        """Return the value of a setting; None if it has no such setting."""
+        if key in self.keyed:
+            return self.keyed[key]
+        return self.unkeyed.get(key)
 
     def text(self, key: str) -> str:
-        return _text(
-            self.value(key) if key in self.also else self.written.get(key, self.value(key))
-        )
+        """Return the value of a setting as text, as the user wrote it."""
+        if key in self.also or key not in self.written:
+            return _text(self.value(key))
+        return _text(self.written[key])
 
 
 Chain: TypeAlias = tuple[Part, ...]  # a task alone, or a model and its methods
-Place: TypeAlias = tuple[str, ...]  # the titles of a part and of those before it
+# The titles of a part and of those before it. Parts with the same titles are compared.
+Titles: TypeAlias = tuple[str, ...]
+# For parts with the same titles: the settings to name besides the swept ones, in their order.
+Named: TypeAlias = dict[Titles, dict[str, None]]
 
 
 @dataclass(frozen=True)
@@ -74,146 +82,171 @@ class Names:
 
 
 def labels(chains: Sequence[Chain]) -> list[Names]:
-    """Return the names of each chain; two are the same only if nothing that a study can set differs
-    between them.
+    """Return the names of each chain.
+
+    Two chains have the same name only if nothing that a study can set differs between them. So
+    while some do, what differs between these is named too: settings in the key first.
     """
-    parts: dict[Place, list[Part]] = {}
+    parts: dict[Titles, list[Part]] = {}
     for chain in chains:
-        for place, part in _places(chain):
-            parts.setdefault(place, []).append(part)
-    named: dict[Place, dict[str, None]] = {place: {} for place in parts}
+        for titles, part in _titled(chain):
+            parts.setdefault(titles, []).append(part)
+    named: Named = {titles: {} for titles in parts}
     while True:
-        given = _labels(chains, parts, named)
-        wholes = _alike(chains, [label.whole for label in given])
-        variants = _alike(chains, [label.variant for label in given])
-        # Lists, because a generator would stop at the first that names something.
-        new = [_name(alike, named, keyed=True) for alike in wholes]
-        new += [_name(alike, named, keyed=True, seeds=False) for alike in variants]
-        if not any(new) and not any([_name(alike, named, keyed=False) for alike in wholes]):
-            return given
+        names = _names(chains, parts, named)
+        same_name = _alike(chains, [name.whole for name in names])
+        same_variant = _alike(chains, [name.variant for name in names])
+        changed = False
+        for alike in same_name:
+            changed |= _name_differences(alike, named, keyed=True)
+        for alike in same_variant:
+            changed |= _name_differences(alike, named, keyed=True, seeds=False)
+        if not changed:
+            for alike in same_name:
+                changed |= _name_differences(alike, named, keyed=False)
+        if not changed:
+            return names
 
 
-def _places(chain: Chain) -> Iterator[tuple[Place, Part]]:
-    titles = tuple(part.title for part in chain)
-    yield from ((titles[: i + 1], part) for i, part in enumerate(chain))
+def _titled(chain: Chain) -> Iterator[tuple[Titles, Part]]:
+    titles: Titles = ()
+    for part in chain:
+        titles = (*titles, part.title)
+        yield titles, part
 
 
 def _alike(chains: Sequence[Chain], texts: Sequence[str]) -> list[list[Chain]]:
-    """The chains that have the same text and consist of the same parts."""
-    groups: dict[tuple[str, Place], list[Chain]] = {}
+    """Return groups of chains that have the same text and consist of the same parts."""
+    groups: dict[tuple[str, Titles], list[Chain]] = {}
     for chain, text in zip(chains, texts, strict=True):
-        groups.setdefault((text, tuple(part.title for part in chain)), []).append(chain)
+        titles = tuple(part.title for part in chain)
+        groups.setdefault((text, titles), []).append(chain)
     return [group for group in groups.values() if len(group) > 1]
 
 
-def _name(
-    alike: Sequence[Chain], named: dict[Place, dict[str, None]], *, keyed: bool, seeds: bool = True
+def _name_differences(
+    alike: Sequence[Chain], named: Named, *, keyed: bool, seeds: bool = True
 ) -> bool:
-    """Note what differs between chains, to be named; whether that is more than what is named
-    already.
-    """
-    before = sum(map(len, named.values()))
-    for i, (place, _) in enumerate(_places(alike[0])):
-        parts = [chain[i] for chain in alike]
-        tables = [part.keyed if keyed else part.unkeyed for part in parts]
-        if keyed and len({table["name"] for table in tables}) > 1:
-            differing = ["name"]  # two plugins have different settings anyway
-        else:
-            differing = [
-                k
-                for k in dict.fromkeys(k for t in tables for k in t)
-                if _differ(t.get(k) for t in tables)
-            ]
-        hidden = {"label", DIGEST} if seeds or not parts[0].trains else {"label", DIGEST, SEED}
-        named[place].update(dict.fromkeys(k for k in differing if k not in hidden))
-    return sum(map(len, named.values())) > before
+    """Add to `named` what differs between chains; return whether that adds anything."""
+    added = False
+    for index, (titles, first) in enumerate(_titled(alike[0])):
+        parts = [chain[index] for chain in alike]
+        hidden = {"label", DIGEST}
+        if first.trains and not seeds:
+            hidden.add(SEED)
+        for key in _differing_keys(parts, keyed):
+            if key not in hidden and key not in named[titles]:
+                named[titles][key] = None
+                added = True
+    return added
+
+
+def _differing_keys(parts: Sequence[Part], keyed: bool) -> list[str]:
+    """Return the settings, in the key or not, whose values differ between parts."""
+    tables = [part.keyed if keyed else part.unkeyed for part in parts]
+    if keyed and _differ(table["name"] for table in tables):
+        return ["name"]  # two plugins have different settings anyway
+    keys = dict.fromkeys(key for table in tables for key in table)
+    return [key for key in keys if _differ(table.get(key) for table in tables)]
 
 
 def _differ(values: Iterable[Any]) -> bool:
-    first, *rest = values
-    return any(value != first for value in rest)
+    first, *others = values
+    return any(value != first for value in others)
 
 
-def _labels(
-    chains: Sequence[Chain],
-    parts: Mapping[Place, Sequence[Part]],
-    named: Mapping[Place, Iterable[str]],
+def _names(
+    chains: Sequence[Chain], parts: Mapping[Titles, Sequence[Part]], named: Named
 ) -> list[Names]:
-    short = cache(lambda place, key: _short(parts[place], key))
-    given = []
+    """Return the names of chains, with the settings that are swept and those in `named`."""
+    writers: dict[tuple[Titles, str], Callable[[Part], str]] = {}
+    names = []
     for chain in chains:
-        whole, variant = [], []
-        for place, part in _places(chain):
-            keys = dict.fromkeys((*part.swept, *named[place]))
-            texts = {
-                key: short(place, key)(part) for key in keys if part.value(key) not in (None, "")
-            }
-            # What is called by one of its settings, such as an eviction policy, says it once.
-            shown = {key: text for key, text in texts.items() if text != f"{key}={part.title}"}
-            whole.append(" ".join([part.title, *filter(None, shown.values())]))
-            seedless = (text for key, text in shown.items() if not (part.trains and key == SEED))
-            variant.append(" ".join([part.title, *filter(None, seedless)]))
-        given.append(
-            Names(whole[0], " + ".join(whole), " + ".join(variant), " + ".join(variant[1:]))
-        )
-    return given
+        whole = []
+        variant = []
+        for titles, part in _titled(chain):
+            words = [part.title]
+            seedless = [part.title]
+            for key in dict.fromkeys((*part.swept, *named[titles])):
+                if part.value(key) in (None, ""):
+                    continue
+                if (titles, key) not in writers:
+                    writers[titles, key] = _writer(parts[titles], key)
+                text = writers[titles, key](part)
+                # What is called by one of its settings, such as an eviction policy, says it once.
+                if not text or text == f"{key}={part.title}":
+                    continue
+                words.append(text)
+                if not (part.trains and key == SEED):
+                    seedless.append(text)
+            whole.append(" ".join(words))
+            variant.append(" ".join(seedless))
+        methods = " + ".join(variant[1:])
+        names.append(Names(whole[0], " + ".join(whole), " + ".join(variant), methods))
+    return names
 
 
-def _short(parts: Sequence[Part], key: str) -> Callable[[Part], str]:
-    """How to write a setting of these parts: no longer than it takes to tell their values apart."""
-    values = [value for part in parts if (value := part.value(key)) is not None]
+def _writer(parts: Sequence[Part], key: str) -> Callable[[Part], str]:
+    """Return a function that writes a setting no longer than it takes to tell these parts apart."""
+    values = [part.value(key) for part in parts]
+    values = [value for value in values if value is not None]
     if all(isinstance(value, Path) for value in values):
-        folders = _folders(values)
-        return lambda part: f"{key}={Path(*part.value(key).parts[-folders:]).as_posix()}"
+        length = _distinct_length(values)
+        return lambda part: f"{key}={Path(*part.value(key).parts[-length:]).as_posix()}"
     if all(isinstance(value, Mapping) or _is_record(value) for value in values):
         tables = [_flat(value) for value in values]
-        every = dict.fromkeys(name for table in tables for name in table)
-        differing = [name for name in every if _differ(table.get(name) for table in tables)]
+        names = dict.fromkeys(name for table in tables for name in table)
+        differing = [name for name in names if _differ(table.get(name) for table in tables)]
         return lambda part: _entries(key, _flat(part.value(key)), differing)
     texts = {part.text(key) for part in parts}
-    clear = len({_clipped(text) for text in texts}) == len(texts)
-    return lambda part: f"{key}={_clipped(part.text(key)) if clear else part.text(key)}"
+    clipped = {_clipped(text) for text in texts}
+    if len(clipped) == len(texts):
+        return lambda part: f"{key}={_clipped(part.text(key))}"
+    return lambda part: f"{key}={part.text(key)}"
 
 
 def _is_record(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, Plugin)
 
 
-def _folders(paths: Sequence[Path]) -> int:
-    """How many of the last parts of paths tell them apart: 1 if the files' names do."""
+def _distinct_length(paths: Sequence[Path]) -> int:
+    """Return how many of the last parts of paths tell them apart: 1 if the files' names do."""
     distinct = {path.parts for path in paths}
-    longest = max(map(len, distinct))
-    return next(
-        (n for n in range(1, longest) if len({parts[-n:] for parts in distinct}) == len(distinct)),
-        longest,
-    )
+    longest = max(len(parts) for parts in distinct)
+    for length in range(1, longest):
+        endings = {parts[-length:] for parts in distinct}
+        if len(endings) == len(distinct):
+            return length
+    return longest
 
 
-def _flat(value: Any, before: str = "") -> dict[str, Any]:
-    """A table in a table as one: { a = { b = 1 } } as { "a.b" = 1 }."""
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Return a table of tables as one: { a = { b = 1 } } as { "a.b" = 1 }."""
+    table = value if isinstance(value, Mapping) else dataclasses.asdict(value)
     flat: dict[str, Any] = {}
-    for key, inner in (value if isinstance(value, Mapping) else dataclasses.asdict(value)).items():
-        flat |= (
-            _flat(inner, f"{before}{key}.")
-            if isinstance(inner, Mapping)
-            else {f"{before}{key}": inner}
-        )
+    for key, inner in table.items():
+        if isinstance(inner, Mapping):
+            flat |= _flat(inner, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = inner
     return flat
 
 
 def _entries(key: str, table: Mapping[str, Any], differing: Iterable[str]) -> str:
-    """The entries of a table that others have otherwise: `options.min_terms=2`."""
-    return " ".join(
-        f"{key}.{name}={_clipped(_text(table[name]))}" for name in differing if name in table
-    )
+    """Write the entries of a table that differ from others: `options.min_terms=2`."""
+    entries = []
+    for name in differing:
+        if name in table:
+            entries.append(f"{key}.{name}={_clipped(_text(table[name]))}")
+    return " ".join(entries)
 
 
 def _text(value: Any) -> str:
     # a plugin inside a plugin: { name = "qwen", size = "small" } as `qwen small`
     if isinstance(value, Mapping):
-        return " ".join(map(_text, value.values()))
+        return " ".join(_text(inner) for inner in value.values())
     if isinstance(value, list | tuple):
-        return ",".join(map(_text, value)) or "none"
+        return ",".join(_text(item) for item in value) or "none"
     return " ".join(str(described(value)).split())
 
 

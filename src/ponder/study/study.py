@@ -1,5 +1,4 @@
-"""A study: the tasks to ask, the models and methods to ask, and the figures to draw. It is read
-from a TOML file.
+"""Reads a study: a TOML file with the tasks, the models and methods to ask, and the figures to draw.
 
 A list is a sweep, except where a plugin's setting is itself a list. An error names its place in the
 file and, for an unknown key or name, the nearest known one.
@@ -9,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -65,24 +63,27 @@ MODEL_KEYS = ("method", "samples", "ray")  # that every [[model]] has, besides i
 METHOD_KEYS = ("ray",)  # that every method has
 
 
-class _Settings(NamedTuple):
-    """What a [[model]] says besides the settings of its plugins."""
-
-    samples: int  # attempts per problem
-    hosting: Hosting
-    making: tuple[Resources, ...]  # what each method needs on a cluster
-
-
-class _Asked(NamedTuple):
-    """A task at one size, as a [[task]] asks it."""
+class _SizedTask(NamedTuple):
+    """A task at one size, as a [[task]] describes it."""
 
     task: Task
     size: int
     memory: Memory
-    part: Part  # its label's
+    part: Part  # for its label
 
-    def repeats(self, other: _Asked) -> bool:
+    def repeats(self, other: _SizedTask) -> bool:
         return self[:3] == other[:3]
+
+
+class _ModelVariant(NamedTuple):
+    """A model with a chain of methods, as a [[model]] describes it."""
+
+    model: Model
+    methods: tuple[Method, ...]
+    chain: Chain  # for its label
+    samples: int  # attempts per problem
+    hosting: Hosting  # what it needs on a cluster
+    making: tuple[Resources, ...]  # what each method needs there
 
 
 @dataclass(frozen=True)
@@ -157,11 +158,8 @@ class StudySpec:
         hints = get_type_hints(cls)
         for key, value in content.items():
             if key not in known:
-                hint = (
-                    ELSEWHERE.get(key)
-                    or place_of(key, content, folder)
-                    or plugins.nearest(key, known)
-                )
+                elsewhere = ELSEWHERE.get(key) or place_of(key, content, folder)
+                hint = elsewhere or plugins.nearest(key, known)
                 raise UserError(
                     f"a study has no key `{key}`", where=Location(where, key), hint=hint
                 )
@@ -173,10 +171,8 @@ class StudySpec:
             convert(value, hints[key], Location(where, key), Path())
         for key in ("task", "model"):
             if not content.get(key):
-                what, names = (
-                    f"a study needs at least one [[{key}]]",
-                    f"{key}s: {', '.join(plugins.names(f'{key}s'))}",
-                )
+                what = f"a study needs at least one [[{key}]]"
+                names = f"{key}s: {', '.join(plugins.names(f'{key}s'))}"
                 hint = f'ponder list {key}s shows them; write [[{key}]] and below it name = "…"'
                 raise UserError(what, where=where, hint=hint, in_python=names)
         # by name only, because figures are slow to import
@@ -231,9 +227,7 @@ class StudySpec:
         return self.stop_rule is not None and self.stop_rule.goal == "max_size"
 
     def check(self) -> None:
-        """Raise `UserError` for whatever can be refused before anything is spent; `plan` and `run`
-        begin with it.
-        """
+        """Raise `UserError` for whatever can be refused before anything is spent."""
         from ponder.study.check import check
 
         check(self)
@@ -245,122 +239,118 @@ class StudySpec:
         return warnings(self)
 
     def resolved(self) -> dict[str, Any]:
-        """The study with defaults and `--set` applied, for the record."""
-        return {
-            f.name: getattr(self, f.name)
-            for f in dataclasses.fields(self)
-            if f.name not in ("where", "folder")
-        }
+        """Return the study with defaults and `--set` applied, for the record."""
+        names = [field.name for field in dataclasses.fields(self)]
+        return {name: getattr(self, name) for name in names if name not in ("where", "folder")}
 
     @cached_property
     def cells(self) -> tuple[StudyCell, ...]:
         """Every cell of the study, model by model."""
         self._check_cell_count()
-        tasks: list[_Asked] = []
-        for one in self._tasks(self.task, "task"):
-            if not any(one.repeats(other) for other in tasks):  # two tables that overlap ask once
-                tasks.append(one)
-        task_names = labels([(one.part,) for one in tasks])
+        tasks: list[_SizedTask] = []
+        for task in self._tasks(self.task, "task"):
+            if not any(task.repeats(other) for other in tasks):  # two tables that overlap ask once
+                tasks.append(task)
+        task_names = labels([(task.part,) for task in tasks])
         models = list(self._models())
+        model_names = self._model_names([model.chain for model in models])
         cells = []
-        for (model, methods, _, settings), names in zip(
-            models, self._model_labels([chain for _, _, chain, _ in models]), strict=True
-        ):
-            for (task, size, memory, _), task_name in zip(tasks, task_names, strict=True):
+        for model, names in zip(models, model_names, strict=True):
+            for task, task_name in zip(tasks, task_names, strict=True):
                 with error_at(f"{self.where}: model `{names.whole}`"):
-                    model.check(task, size)
-                samples = 1 if self.chooses_sizes else settings.samples
-                quota = Quota(self._problems(task), samples, adaptive=self.stop is not None)
-                cell = StudyCell(
-                    task=task,
-                    size=size,
-                    model=model,
-                    methods=methods,
-                    memory=memory,
-                    seed=self.seed,
-                    label=Label(
-                        task_name.whole, names.base, names.whole, names.variant, names.methods
-                    ),
-                    quota=quota,
-                    hosting=settings.hosting,
-                    making=settings.making,
-                )
-                cells.append(cell)
+                    model.model.check(task.task, task.size)
+                cells.append(self._cell(task, task_name, model, names))
         return tuple(cells)
+
+    def _cell(
+        self, task: _SizedTask, task_name: Names, model: _ModelVariant, names: Names
+    ) -> StudyCell:
+        samples = 1 if self.chooses_sizes else model.samples
+        return StudyCell(
+            task=task.task,
+            size=task.size,
+            model=model.model,
+            methods=model.methods,
+            memory=task.memory,
+            seed=self.seed,
+            label=Label(task_name.whole, names.base, names.whole, names.variant, names.methods),
+            quota=Quota(self._problems(task.task), samples, adaptive=self.stop is not None),
+            hosting=model.hosting,
+            making=model.making,
+        )
 
     def _check_cell_count(self) -> None:
         """Raise `UserError` if the lists of values make too many cells, before any is built."""
-        tasks = models = 0
+        tasks = 0
         for i, table in enumerate(self.task):
             where = Location(self.where, "task", i)
-            settings = {k: v for k, v in table.items() if k not in TASK_KEYS}
-            shared = [
-                value for k, value in table.items() if k in TASK_KEYS and isinstance(value, list)
-            ]
-            tasks += sweep_size("tasks", settings, where, self.folder) * math.prod(map(len, shared))
+            combinations = sweep_size("tasks", _without(table, TASK_KEYS), where, self.folder)
+            for key in TASK_KEYS:
+                if isinstance(table.get(key), list):
+                    combinations *= len(table[key])
+            tasks += combinations
+        models = 0
         for i, table in enumerate(self.model):
             where = Location(self.where, "model", i)
-            settings = {k: v for k, v in table.items() if k not in MODEL_KEYS}
             chains = 0
             for chain in _chains(table):
                 combinations = 1
                 for j, method in enumerate(chain):
-                    combinations *= sweep_size(
-                        "methods", _own(method), where / "method" / j, self.folder
-                    )
+                    place = where / "method" / j
+                    settings = _without(method, METHOD_KEYS)
+                    combinations *= sweep_size("methods", settings, place, self.folder)
                 chains += combinations
+            settings = _without(table, MODEL_KEYS)
             models += sweep_size("models", settings, where, self.folder) * chains
         if tasks * models > MAX_CELLS:
-            what = f"it has {tasks * models:,} cells: {tasks:,} tasks and sizes × {models:,} models and methods"
+            product = f"{tasks:,} tasks and sizes × {models:,} models and methods"
             raise UserError(
-                what,
+                f"it has {tasks * models:,} cells: {product}",
                 where=self.where,
                 hint=f"at most {MAX_CELLS:,}: list fewer values, or split the study",
             )
 
-    def _model_labels(self, chains: Sequence[Chain]) -> list[Names]:
-        given = labels(chains)
+    def _model_names(self, chains: Sequence[Chain]) -> list[Names]:
+        """Return the names of models; raise `UserError` if two are the same."""
+        names = labels(chains)
         seen = set[str]()
-        for label in given:
-            if label.whole in seen:
-                what, hint = (
-                    f"two models are both called `{label.whole}`",
-                    "give each [[model]] a `label`",
-                )
+        for name in names:
+            if name.whole in seen:
+                what = f"two models are both called `{name.whole}`"
+                hint = "give each [[model]] a `label`"
                 raise UserError(what, where=Location(self.where, "model"), hint=hint)
-            seen.add(label.whole)
-        return given
+            seen.add(name.whole)
+        return names
 
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
         """The figures to draw."""
         figures: list[Figure] = []
-        for i, given in enumerate(self.figure):
+        for i, table in enumerate(self.figure):
             where = Location(self.where, "figure", i)
-            tables = sweep("figures", given, where, self.folder)
-            figures += [build("figures", table, where, self.folder) for table, _ in tables]
+            for variant, _ in sweep("figures", table, where, self.folder):
+                figures.append(build("figures", variant, where, self.folder))
         return tuple(figures)
 
-    def _tasks(self, tables: Sequence[Table], key: str) -> Iterator[_Asked]:
+    def _tasks(self, tables: Sequence[Table], key: str) -> Iterator[_SizedTask]:
+        """Yield each task at each size, of [[task]] or [[train]] tables."""
         for i, table in enumerate(tables):
             where = Location(self.where, key, i)
             if "search" in table:
                 what = "a search is now the goal `max_size` of the study's `stop`"
                 hint = f"remove it with `target` and `largest`, and write at the top: {EXAMPLE}"
                 raise UserError(what, where=where / "search", hint=hint)
-            settings = {k: v for k, v in table.items() if k not in TASK_KEYS}
-            memories = list(
-                self._memories(
-                    {k: v for k, v in table.items() if k in ("remember", "window")}, where
-                )
-            )
+            memories = list(self._memories(table, where))
+            settings = _without(table, TASK_KEYS)
             for variant, swept in sweep("tasks", settings, where, self.folder):
                 task: Task = build("tasks", variant, where, self.folder, TASK_KEYS, self.place)
                 sizes = self._sizes(task, table, where, key)
-                for (memory, remembered), size in itertools.product(memories, sizes):
-                    names = (*swept, *remembered)
-                    part = Part(task.title(), task, {**table, **variant}, names, asdict(memory))
-                    yield _Asked(task, size, memory, part)
+                written = {**table, **variant}
+                for memory, swept_memory in memories:
+                    names = (*swept, *swept_memory)
+                    part = Part(task.title(), task, written, names, asdict(memory))
+                    for size in sizes:
+                        yield _SizedTask(task, size, memory, part)
 
     def _sizes(self, task: Task, table: Table, where: Location, key: str) -> list[int]:
         """Return the sizes of a [[task]], or every size that a run which chooses them may ask."""
@@ -401,51 +391,49 @@ class StudySpec:
                 ) from None
 
     def _memories(self, table: Table, where: Location) -> Iterator[tuple[Memory, Table]]:
+        """Yield what a conversation shows of earlier turns, with the settings that are swept."""
         hints = get_type_hints(Memory)
-        for variant, swept in variants(table, where, hints):
-            settings = {k: convert(v, hints[k], where / k, self.folder) for k, v in variant.items()}
+        settings = {key: table[key] for key in ("remember", "window") if key in table}
+        for variant, swept in variants(settings, where, hints):
+            values = {}
+            for key, value in variant.items():
+                values[key] = convert(value, hints[key], where / key, self.folder)
             with error_at(where / "window"):
-                yield Memory(**settings), swept
+                yield Memory(**values), swept
 
-    def _models(self) -> Iterator[tuple[Model, tuple[Method, ...], Chain, _Settings]]:
-        """Each model, its chain of methods, the parts of its label, and what else its table says."""
+    def _models(self) -> Iterator[_ModelVariant]:
+        """Yield each model with each chain of methods."""
         for i, table in enumerate(self.model):
             where = Location(self.where, "model", i)
-            settings = {k: v for k, v in table.items() if k not in MODEL_KEYS}
-            samples, hosting = self._samples(table, where), self._ray(table, Hosting, where)
-            chains = [
-                (chain, links) for chain in _chains(table) for links in self._links(chain, where)
-            ]
+            samples = self._samples(table, where)
+            hosting = self._ray(table, Hosting, where)
+            settings = _without(table, MODEL_KEYS)
             for variant, swept in sweep("models", settings, where, self.folder):
                 model: Model = build("models", variant, where, self.folder, MODEL_KEYS, self.place)
                 base = Part(model.label or model.title(), model, variant, tuple(swept))
-                for chain, links in chains:
-                    places = (where / "method" / j for j in range(len(chain)))
-                    making = tuple(
-                        self._ray(m, Resources, place)
-                        for m, place in zip(chain, places, strict=True)
-                    )
-                    methods = self._methods([m for m, _ in links], model, where)
-                    parts = (
-                        Part(
-                            m.title(),
-                            m,
-                            written,
-                            tuple(chosen),
-                            trains=training_seed(m) is not None,
+                for chain in _chains(table):
+                    making = []
+                    for j, method_table in enumerate(chain):
+                        making.append(self._ray(method_table, Resources, where / "method" / j))
+                    for swept_chain in self._swept_chains(chain, where):
+                        methods = self._methods([table for table, _ in swept_chain], model, where)
+                        parts = [base]
+                        for method, (written, names) in zip(methods, swept_chain, strict=True):
+                            trains = training_seed(method) is not None
+                            title = method.title()
+                            parts.append(Part(title, method, written, tuple(names), trains=trains))
+                        yield _ModelVariant(
+                            model, methods, tuple(parts), samples, hosting, tuple(making)
                         )
-                        for m, (written, chosen) in zip(methods, links, strict=True)
-                    )
-                    yield model, methods, (base, *parts), _Settings(samples, hosting, making)
 
     def _ray(self, table: Table, kind: type[T], where: Location) -> T:
-        """What a model or a method needs on a cluster."""
+        """Return what a model or a method needs on a cluster."""
         with error_at(where / "ray"):
             needs: T = convert(table.get("ray", {}), kind, where / "ray", self.folder)
             return needs
 
     def _samples(self, table: Table, where: Location) -> int:
-        """Attempts per problem of a model: its own, or the study's."""
+        """Return the attempts per problem of a model: its own number, or the study's."""
         samples: int = convert(
             table.get("samples", self.samples), int, where / "samples", self.folder
         )
@@ -455,35 +443,28 @@ class StudySpec:
             )
         return samples
 
-    def _links(
+    def _swept_chains(
         self, chain: Sequence[Table], where: Location
     ) -> Iterator[tuple[tuple[Table, Table], ...]]:
-        """Each variant of a chain of methods: per method its table, and the settings that the study
-        sweeps.
-        """
-        places = (where / "method" / j for j in range(len(chain)))
-        yield from itertools.product(
-            *(
-                sweep("methods", _own(method), place, self.folder)
-                for method, place in zip(chain, places, strict=True)
-            )
-        )
+        """Yield each variant of a chain: per method its table, and the settings that are swept."""
+        variants_of_each = []
+        for j, method in enumerate(chain):
+            settings = _without(method, METHOD_KEYS)
+            variants_of_each.append(sweep("methods", settings, where / "method" / j, self.folder))
+        yield from itertools.product(*variants_of_each)
 
     def _methods(
         self, tables: Sequence[Table], model: Model, where: Location
     ) -> tuple[Method, ...]:
-        """A chain of methods, each told what it may train on."""
+        """Build a chain of methods, each with the problems that it may train on."""
         methods: list[Method] = []
         for j, table in enumerate(tables):
             place = where / "method" / j
             method: Method = build("methods", table, place, self.folder, METHOD_KEYS, self.place)
-            ships = (
-                isinstance(model, WithWeights)
-                and model.ships()
-                and not any(map(changes_weights, methods))
-            )
             train_on = self.training_problems
-            if not ships:  # what a policy has learnt for these weights depends on who trained it
+            ships = isinstance(model, WithWeights) and model.ships()
+            if not ships or any(changes_weights(earlier) for earlier in methods):
+                # what a policy has learned for these weights depends on who trained it
                 train_on = tuple(
                     dataclasses.replace(problems, in_key=True) for problems in train_on
                 )
@@ -496,18 +477,22 @@ class StudySpec:
     def training_problems(self) -> tuple[TrainingProblems, ...]:
         """What methods may train on: problems that the study doesn't ask."""
         asked = [
-            (task, size, self._problems(task))
-            for task, size, _, _ in self._tasks(self.task, "task")
+            (task.task, task.size, self._problems(task.task))
+            for task in self._tasks(self.task, "task")
         ]
+        key = "train" if self.train else "task"
         sets: list[TrainingProblems] = []
-        for task, size, _, _ in self._tasks(
-            self.train or self.task, "train" if self.train else "task"
-        ):
-            number = next((n for t, s, n in asked if (t, s) == (task, size)), 0)
+        for task, size, _, _ in self._tasks(self.train or self.task, key):
+            number: int | None = 0
+            for asked_task, asked_size, problems in asked:
+                if (asked_task, asked_size) == (task, size):
+                    number = problems
+                    break
             if not self.train and task.fixed() is not None:
                 number = None  # training on a benchmark needs an explicit [[train]]
-            one = TrainingProblems(task, size, self.seed, number, bool(self.train))
-            sets += [one] if one not in sets else []
+            training = TrainingProblems(task, size, self.seed, number, bool(self.train))
+            if training not in sets:
+                sets.append(training)
         return tuple(sets)
 
     def place(self, key: str) -> str:
@@ -518,7 +503,9 @@ class StudySpec:
         """Return how many problems of a size the study asks at most; None: all of a fixed set."""
         if self.chooses_sizes and self.stop_rule:
             return self.stop_rule.search().most
-        return self.problems or (DEFAULT_PROBLEMS if task.fixed() is None else None)
+        if self.problems or task.fixed() is not None:
+            return self.problems
+        return DEFAULT_PROBLEMS
 
 
 def _from_store(content: Table) -> Table:
@@ -548,34 +535,27 @@ def _from_store(content: Table) -> Table:
 
 
 def place_of(key: str, content: Table, folder: Path | None) -> str:
-    """Return a hint that says where in a study a key belongs: at the top, or in a table that has
-    it; "" if nowhere.
-    """
-    if key in {f.name for f in dataclasses.fields(StudySpec)} - {
-        "name",
-        "where",
-        "folder",
-        *TABLES,
-    }:
+    """Return a hint that says where in a study a key belongs; "" if nowhere."""
+    top_level = {field.name for field in dataclasses.fields(StudySpec)}
+    if key in top_level - {"name", "where", "folder", *TABLES}:
         return f"`{key}` belongs at the top of the study, above the first [[…]]"
-    for table, kind, common in (
+    for noun, kind, common_keys in (
         ("task", "tasks", TASK_KEYS),
         ("model", "models", MODEL_KEYS),
         ("figure", "figures", ()),
     ):
-        given = content.get(table)
-        for plugin in given if isinstance(given, list | tuple) else ():
-            if _has_key(key, plugin, kind, common, folder):
-                return f"`{key}` belongs in the [[{table}]] `{plugin['name']}`"
-            for method in (
-                itertools.chain(*_chains(plugin))
-                if table == "model" and isinstance(plugin, Mapping)
-                else ()
-            ):
+        tables = content.get(noun)
+        if not isinstance(tables, list | tuple):
+            continue
+        for table in tables:
+            if _has_key(key, table, kind, common_keys, folder):
+                return f"`{key}` belongs in the [[{noun}]] `{table['name']}`"
+            if noun != "model" or not isinstance(table, Mapping):
+                continue
+            for method in itertools.chain.from_iterable(_chains(table)):
                 if _has_key(key, method, "methods", (), folder):
-                    return (
-                        f'`{key}` belongs in the method: {{ name = "{method["name"]}", {key} = … }}'
-                    )
+                    example = f'{{ name = "{method["name"]}", {key} = … }}'
+                    return f"`{key}` belongs in the method: {example}"
     return ""
 
 
@@ -591,38 +571,45 @@ def _has_key(key: str, table: Any, kind: str, common: Sequence[str], folder: Pat
 
 
 def _chains(table: Table) -> Sequence[Sequence[Table]]:
-    """The chains of methods in a model's table, which may hold one chain or a list of chains."""
-    given = table.get("method", [])
-    given = given if isinstance(given, list | tuple) else [given]
-    return given if given and all(isinstance(chain, list | tuple) for chain in given) else [given]
+    """Return the chains of methods in a model's table, which may hold one or a list of them."""
+    methods = table.get("method", [])
+    if not isinstance(methods, list | tuple):
+        return [[methods]]
+    if methods and all(isinstance(chain, list | tuple) for chain in methods):
+        return methods
+    return [methods]
 
 
-def _own(method: Any) -> Any:
-    """A method's table without what isn't its plugin's."""
-    return (
-        {k: v for k, v in method.items() if k not in METHOD_KEYS}
-        if isinstance(method, Mapping)
-        else method
-    )
+def _without(table: Any, keys: Sequence[str]) -> Any:
+    """Return a table without these keys; anything else as it is, to be refused later."""
+    if not isinstance(table, Mapping):
+        return table
+    return {key: value for key, value in table.items() if key not in keys}
 
 
 def _no_study(name: str, path: Path) -> UserError:
-    listed = "ponder list studies shows the built-in ones"
-    known = f"built-in studies: {', '.join(built_in())}"
+    """Return the error for a study that isn't there, with what the user may have meant."""
+    list_command = "ponder list studies shows the built-in ones"
+    list_in_python = f"built-in studies: {', '.join(built_in())}"
     if path.is_dir():
-        files = sorted(map(str, path.glob("*.toml")))
+        files = sorted(str(file) for file in path.glob("*.toml"))
         hint = f"it holds {', '.join(files[:5])}" if files else ""
         return UserError(
-            f"{name} is a folder, not a study", hint=hint or listed, in_python=hint or known
+            f"{name} is a folder, not a study",
+            hint=hint or list_command,
+            in_python=hint or list_in_python,
         )
     if path.suffix == ".toml":
-        near = sorted(str(p) for p in path.parent.glob("*.toml")) if path.parent.is_dir() else []
-        hint = plugins.nearest(name, near) if near else ""
-        return UserError(f"there is no file {name}", hint=hint or listed, in_python=hint or known)
-    if path.is_file():
+        files = []
+        if path.parent.is_dir():
+            files = sorted(str(file) for file in path.parent.glob("*.toml"))
+        hint = plugins.nearest(name, files) if files else ""
         return UserError(
-            f"{name} is not a study: its name must end in .toml", hint=f"mv {name} {path.stem}.toml"
+            f"there is no file {name}", hint=hint or list_command, in_python=hint or list_in_python
         )
+    if path.is_file():
+        what = f"{name} is not a study: its name must end in .toml"
+        return UserError(what, hint=f"mv {name} {path.stem}.toml")
     hint = f"{plugins.nearest(name, built_in())} (or give a path that ends in .toml)"
     if path.with_name(f"{path.name}.toml").is_file():
         hint = f"did you mean `{name}.toml`?"
@@ -630,8 +617,8 @@ def _no_study(name: str, path: Path) -> UserError:
 
 
 def built_in() -> dict[str, str]:
-    """The built-in studies with their titles."""
-    return {
-        p.stem: tomllib.loads(p.read_text("utf-8"))["title"]
-        for p in sorted(BUILT_IN.glob("*.toml"))
-    }
+    """Return the titles of the built-in studies by their names."""
+    titles = {}
+    for path in sorted(BUILT_IN.glob("*.toml")):
+        titles[path.stem] = tomllib.loads(path.read_text("utf-8"))["title"]
+    return titles
