@@ -22,12 +22,14 @@ NOTE = "<!-- Written by docs/make_gallery.py from runs with the pocket model. Ch
 WIDTH, COLOURS = 1600, 96  # of a picture: together they are to stay below 1.5 MB
 LENGTH = 220  # characters of what a figure found, at least
 
-STUDIES = {  # figure: the study that draws it, a built-in one or a file in docs/gallery
+# Figure, and more words if it is drawn twice: the study that draws it, a built-in one or a file in
+# docs/gallery.
+STUDIES = {
     "effort": "effort",
     "accuracy": "effort",
     "tradeoff": "execution",
     "horizon": "execution",
-    "max_turn": "longest-turn",
+    "accuracy with a target": "longest-turn",
     "self_conditioning": "self-conditioning",
     "frontier": "gallery/variants.toml",
     "budget": "gallery/variants.toml",
@@ -50,19 +52,21 @@ pages of their own, and [your own figure](extend.md#a-figure) is one file. Click
 def main(store: Path) -> None:
     parts = ["# Gallery of figures", NOTE, HEAD]
     of_study: dict[str, ponder.Results] = {}
-    for figure, name in STUDIES.items():
+    for title, name in STUDIES.items():
+        figure = title.partition(" ")[0]
         if name not in of_study:
             of_study[name] = ponder.Study.load(
                 str(HERE / name) if name.endswith(".toml") else name
             ).run(store=store)
         results = of_study[name]
-        _picture(results, figure)
-        parts.append(_section(figure, name, results.findings(figure)))
-        sys.stdout.write(f"{figure}\n")
+        file = title.replace(" ", "_")
+        _picture(results, figure, file)
+        parts.append(_section(title, figure, file, name, results.findings(figure)))
+        sys.stdout.write(f"{title}\n")
     (HERE / "gallery.md").write_text("\n\n".join(parts) + "\n", "utf-8")
 
 
-def _picture(results: ponder.Results, figure: str) -> None:
+def _picture(results: ponder.Results, figure: str, file: str) -> None:
     """Save a figure as a PNG that is small in bytes: few colours, and no wider than a page."""
     from PIL import Image
 
@@ -73,20 +77,20 @@ def _picture(results: ponder.Results, figure: str) -> None:
     # An octree, because the default merges the colours of small dots: blue became the green of
     # another variant.
     few = picture.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-    few.save(HERE / "gallery" / f"{figure}.png", optimize=True)
+    few.save(HERE / "gallery" / f"{file}.png", optimize=True)
 
 
-def _section(figure: str, study: str, findings: list[str]) -> str:
+def _section(title: str, figure: str, file: str, study: str, findings: list[str]) -> str:
     about = plugins.names("figures")[figure]
     own = study.endswith(".toml")
     link = f"[`{study}`]({study})" if own else f"[`{study}`](reference/studies.md#{study})"
     path = f"docs/{study}" if own else study
     return f"""\
-## {figure}
+## {title}
 
 {about} [Settings](reference/figures.md#{figure}). Drawn by {link}: `ponder run {path}`, then `ponder report {path}`.
 
-[![The figure {figure}: {about[0].lower()}{about[1:].removesuffix(".")}](gallery/{figure}.png)](gallery/{figure}.png)
+[![The figure {figure}: {about[0].lower()}{about[1:].removesuffix(".")}](gallery/{file}.png)](gallery/{file}.png)
 
 > {_brief(findings)}"""
 

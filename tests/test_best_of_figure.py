@@ -12,7 +12,7 @@ import pytest
 from made_up import variants_of
 from test_selection_figures import bare, outcome
 
-from ponder.figures import published
+from ponder.figures._published import published
 from ponder.figures.best_of import BestOf
 from ponder.results.charts import draw_figure
 from ponder.stats.frontier import accuracy_difference

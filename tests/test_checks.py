@@ -82,7 +82,7 @@ def test_studies_at_paper_scale_pass_on_a_machine_that_has_what_they_need(
     trained = [
         method for cell in study.cells for method in cell.methods if hasattr(method, "engine")
     ]
-    assert all(method.engine == "trl" and method.launch.is_file() for method in trained)
+    assert all(method.engine == "trainer" and method.launch.is_file() for method in trained)
     assert {cell.model.plugin_name() for cell in study.cells} == {
         "transformers" if "compr" in name else "vllm"
     }
@@ -98,7 +98,7 @@ def test_studies_at_paper_scale_pass_on_a_machine_that_has_what_they_need(
         (SUM + figure("effort", "unlt = 3"), "figure[0].unlt: figure `effort` has no key `unlt`\nhint: did you mean `unit`?"),
         (SUM + figure("frontier", 'margin = "x"'), "figure[0].margin: expected a number, not text"),
         (SUM + figure("frontier", 'reference = "orcle"'), "figure[0].reference: there is no choice 'orcle'\nhint: did you mean `oracle`?"),
-        (SUM + figure("max_turn", "target = []"), "figure[0].target: this list is empty"),
+        (SUM + figure("accuracy", "target = []"), "figure[0].target: this list is empty"),
         (SUM + figure("horizon"), "figure[0]: figure `horizon` draws `per_turn`, which no attempt of this study records\nhint: use the task `execution`"),
         (SUM + figure("tradeoff"), "draws `per_turn`"),
         (SUM + figure("self_conditioning"), "draws `history_turns`"),
@@ -120,7 +120,7 @@ def test_figures_that_can_t_be_drawn(write, study, message) -> None:
         STEPS + ORACLE + figure("horizon") + figure("tradeoff") + figure("self_conditioning"),
         STEPS + ORACLE + SUM + figure("horizon"),  # one task of two is enough
         STEPS + ORACLE + figure("heatmap", 'x = "error_rate"', 'y = "history_turns"'),
-        SUM + ORACLE + figure("frontier", 'reference = "oracle"') + figure("max_turn", "target = [0.5, 0.8]"),
+        SUM + ORACLE + figure("frontier", 'reference = "oracle"') + figure("accuracy", "target = [0.5, 0.8]"),
         STEPS + "per_turn = 0\ndictionary = 8\n" + POCKET + figure("cache"),
         STEPS + "per_turn = 0\ndictionary = 8\n" + POCKET + COMPRESS + figure("heatmap") + figure("heatmap", 'x = "compress.ratio"'),
     ],

@@ -98,7 +98,7 @@ def test_json(ponder, words) -> None:
         (["list", "taks"], "hint: did you mean `tasks`?"),
         (["list", "lengths"], "hint: did you mean `length_rewards`?"),
         (["show", "tens"], "hint: did you mean `tents`?"),
-        (["show", "scaling"], "hint: it is now called `selection`"),
+        (["show", "scaling"], "hint: it is now `selection`"),
         (["show", "oracle"], "hint: say which: model oracle, policy oracle, reward oracle"),
         (["show", "kimi", "--size", "3"], "hint: --size and --set are for tasks"),
         (["show", "tents", "--size", "37"], "hint: the nearest sizes are 36, 35, 40"),

@@ -12,7 +12,7 @@ import pytest
 
 from ponder import Study
 from ponder.core import Outcome, UserError
-from ponder.figures._settings import beside, owners, setting
+from ponder.figures._variants import other_settings, owners, setting
 from ponder.figures.budget import Budget
 from ponder.figures.cache import Cache
 from ponder.figures.frontier import Frontier
@@ -174,8 +174,8 @@ def test_settings_are_looked_up_by_method_and_details_are_the_fallback() -> None
         setting(both, name) for name in ("compress.window", "chunk.window", "budget", "bytes")
     ] == [8, 99, 64, 3]
     assert setting(both, "chunk.budget") is None
-    assert beside(both.cell, "budget") == {"window": 8}
-    assert beside(both.cell, "budget", "chunk.window") == {"compress.window": 8}
+    assert other_settings(both.cell, "budget") == {"window": 8}
+    assert other_settings(both.cell, "budget", "chunk.window") == {"compress.window": 8}
     twice = chained(("sft", {"by": "all"}), ("sft", {"by": "random"}))
     assert setting(twice, "sft.by") == "random"
     with pytest.raises(UserError, match="2 methods"):

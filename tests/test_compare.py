@@ -21,8 +21,7 @@ from scipy import optimize, stats
 
 from ponder.cli.compare import Model
 from ponder.core import Outcome, Prices, UserError
-from ponder.figures._compared import sentence
-from ponder.figures.compare import Compare
+from ponder.figures.compare import Compare, verdict_sentence
 from ponder.results.charts import draw_figure
 from ponder.stats.compare import PairComparison, compare, compare_tasks, difference_in_accuracy
 from ponder.stats.corrections import benjamini_hochberg
@@ -381,29 +380,29 @@ def _comparison(
 
 def test_sentences() -> None:
     fewer = (0.6, 0.5, 0.7)
-    better = sentence(_comparison((0.05, 0.01, 0.09), fewer, 0.01))
+    better = verdict_sentence(_comparison((0.05, 0.01, 0.09), fewer, 0.01))
     assert (
         better
         == "B is better than A: +5.0 points [+1.0, +9.0]; its tokens are 0.60 [0.50, 0.70] times those of A"
     )
-    same = sentence(_comparison((0.0, -0.02, 0.02), fewer, 0.04))
+    same = verdict_sentence(_comparison((0.0, -0.02, 0.02), fewer, 0.04))
     assert same.startswith(
         "B is not worse than A by more than 3 points at 40% fewer tokens: +0.0 points [−2.0, +2.0]"
     )
-    slightly = sentence(_comparison((-0.015, -0.029, -0.001), (1.2, 1.1, 1.3), 0.04))
+    slightly = verdict_sentence(_comparison((-0.015, -0.029, -0.001), (1.2, 1.1, 1.3), 0.04))
     assert slightly.startswith("B is worse than A, but by less than 3 points at 20% more tokens: ")
-    assert sentence(_comparison((-0.1, -0.2, -0.01), fewer, 0.04)).startswith(
+    assert verdict_sentence(_comparison((-0.1, -0.2, -0.01), fewer, 0.04)).startswith(
         "B is worse than A: −10.0 points"
     )
     open_ = _comparison((-0.01, -0.05, 0.03), (1.0, 0.9, 1.1), 0.4)
-    text = sentence(replace(open_, more_problems=1234.0))
+    text = verdict_sentence(replace(open_, more_problems=1234.0))
     assert text.startswith(
         "Can't tell: −1.0 points [−5.0, +3.0], which excludes neither 0 nor a loss of 3 points; "
     )
     assert "about 1,300 more problems would decide in 80 % of runs" in text
     assert text.endswith("its tokens are 1.00 [0.90, 1.10] times those of A, which chance explains")
     trained = replace(open_, more_problems=math.inf, components=Components(0.1, 0.1, trained=1))
-    assert "train more of them" in sentence(trained)
+    assert "train more of them" in verdict_sentence(trained)
 
 
 def test_more_problems_would_tell() -> None:

@@ -102,7 +102,7 @@ def test_two_stores(ponder, write) -> None:
     told = ponder("compare", study, "old", "new", "--b-study", other, "--b-store", "other.db")
     assert "10 problems in common" in told.stdout
     assert (
-        "LEFT OUT: 30 problems of A that B did not answer, 5 problems of B that A did not answer"
+        "Left out: 30 problems of A that B did not answer, 5 problems of B that A did not answer"
         in told.stdout
     )
     there = ("--b-study", other, "--b-store", "other.db")

@@ -19,7 +19,7 @@ from ponder.core import Bill, Completion, ModelFailure, Spend, UserError
 from ponder.models.endpoint import Endpoint, stream
 from ponder.models.endpoint.chat import decode
 from ponder.models.endpoint.counting import load_tokenizer
-from ponder.models.endpoint.reply import Malformed, Reply
+from ponder.models.endpoint.reply import Malformed, Reply, slack
 
 
 def said(message: Any, finish: Any = "stop", **more: Any) -> Reply:
@@ -549,3 +549,11 @@ def test_a_reply_with_an_error_inside_is_asked_for_again(serve, tmp_path) -> Non
 
     with pytest.raises(ModelFailure, match=r"HTTP 502: upstream \(2 tries\)"):
         asyncio.run(once())
+
+
+def test_a_reply_without_text_and_counts_may_have_taken_its_budget() -> None:
+    """Hidden thinking leaves no text, so a cap counts the whole budget, as for a cut reply."""
+    for reply in (Reply("", "", "end", "empty reply"), Reply("", "", "length", "")):
+        assert slack(reply, Bill(), 100, 40) == Spend(40, 100)
+    short = Reply("", "abc", "end", "", written=("", "abc", ""))
+    assert slack(short, Bill(), 100, 40) == Spend(40, 3)

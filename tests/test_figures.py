@@ -18,7 +18,6 @@ from ponder.figures import COLOURS, MUTED, SOLVED, TRUNCATED, UNPARSED, WRONG, s
 from ponder.figures.accuracy import Accuracy
 from ponder.figures.effort import Effort
 from ponder.figures.horizon import Horizon
-from ponder.figures.max_turn import MaxTurn
 from ponder.figures.self_conditioning import SelfConditioning
 from ponder.figures.tradeoff import Tradeoff
 from ponder.stats.accuracy import wilson
@@ -521,27 +520,28 @@ def test_self_conditioning_without_a_fresh_start_claims_no_long_context() -> Non
     )
 
 
-def test_max_turn_by_hand() -> None:
+def test_the_largest_size_by_hand() -> None:
     rows = [outcome(s, p, correct=s < 9) for s in (1, 2, 4, 8, 16, 32) for p in range(20)]
-    tables = MaxTurn().estimate(rows)
+    figure = Accuracy(target=0.8)
+    tables = figure.estimate(rows)
     [summary] = tables["summary"]
     assert 8 <= summary["max_turn_low"] <= summary["max_turn"] <= summary["max_turn_high"] <= 16
     assert [(r["size"], r["accuracy"], r["attempts"]) for r in tables["sizes"]][3:5] == [
         (8, 1.0, 20),
         (16, 0.0, 20),
     ]
-    assert MaxTurn().findings(tables)[0].startswith("m: the largest turn with 80% accuracy has ")
-    assert "further right is better" in json.dumps(spec(MaxTurn(), rows))
+    assert figure.findings(tables)[0].startswith("m: the largest size with 80% accuracy is ")
+    assert "further right is better" in json.dumps(spec(figure, rows))
     wrong = [o._replace(ended="wrong") for o in rows]
-    assert MaxTurn().findings(MaxTurn(unit="steps").estimate(wrong)) == [
-        "m: the largest turn with 80% accuracy has fewer than 1 steps."
+    assert figure.findings(Accuracy(target=0.8, unit="steps").estimate(wrong)) == [
+        "m: the largest size with 80% accuracy is fewer than 1 steps."
     ]
 
 
 EVERY: list[tuple[Figure, list[Outcome]]] = [
     (Effort(overlay="tents_effort"), puzzles()),
     (Accuracy(overlay="tents_success"), puzzles()),
-    (MaxTurn(), puzzles()),
+    (Accuracy(target=0.8), puzzles()),
     (Horizon(overlay="execution_horizon"), [rollout(k, 3, p) for k in (1, 2) for p in range(4)]),
     (Tradeoff(), [rollout(k, 3, p) for k in (1, 2) for p in range(4)]),
     (SelfConditioning(), [*next_turns(0, 0.0, 2, 4), *next_turns(9, 0.5, 2, 4)]),

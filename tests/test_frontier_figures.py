@@ -18,8 +18,9 @@ from test_frontier import MADE_UP, attempts
 
 from ponder.core import Figure, Outcome, UserError
 from ponder.core.nouns import CountedBy
-from ponder.figures import COLOURS, published
-from ponder.figures._labels import LETTER, LINE, Frame, place_labels
+from ponder.figures import COLOURS
+from ponder.figures._label_placement import LETTER, LINE, Frame, place_labels
+from ponder.figures._published import published
 from ponder.figures.accuracy import Accuracy
 from ponder.figures.budget import Budget
 from ponder.figures.effort import Effort
@@ -290,7 +291,7 @@ def test_pooled_seeds_are_declared() -> None:
         in (Frontier(pool_seeds=True).findings(together)[1])
     )
     assert any(
-        "POOLED SEEDS" in line
+        "pooled seeds" in line
         for line in str(Frontier(pool_seeds=True).draw(together).to_dict()).split("'")
     )
     widths = [

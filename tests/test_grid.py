@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ponder.figures import published
+from ponder.figures._published import published
 from ponder.stats.accuracy import accuracy, wilson
 from ponder.stats.distributions import chi2_tail
 from ponder.stats.grid import from_accuracies, grid, two_way

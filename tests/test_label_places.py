@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ponder.figures._labels import LETTER, LINE, Frame, label_lines, place_labels
+from ponder.figures._label_placement import LETTER, LINE, Frame, label_lines, place_labels
 
 
 def box(row: dict[str, Any], frame: Frame) -> tuple[float, float, float, float]:

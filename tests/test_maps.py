@@ -109,7 +109,7 @@ def test_the_full_cache_stands_beside_the_map() -> None:
     ]
     assert row["gain"] == pytest.approx(np.mean(best) - np.mean(whole))
     assert row["gain_low"] < row["gain"] < row["gain_high"]
-    assert "the best cell less the full cache" in Heatmap().findings(tables)[1]
+    assert "the best cell minus the full cache" in Heatmap().findings(tables)[1]
     # A policy that evicts nothing is a full cache too, whatever its other settings.
     full = made_up.outcome(
         "tents", "pocket", methods=[("compress", {"policy": "full", "window": 8, "ratio": 0.1})]

@@ -19,7 +19,7 @@ from scipy import stats
 
 from ponder import Study
 from ponder.core import Estimate, Outcome
-from ponder.figures import _settings, effort
+from ponder.figures import _variants, effort
 from ponder.results.results import coverage
 from ponder.stats.accuracy import effective_sample, wilson
 from ponder.stats.columns import clusters, one_series
@@ -318,5 +318,5 @@ def test_a_long_table_of_attempts_is_thinned_with_its_ends(stored, monkeypatch) 
 
 
 def test_a_setting_is_read_once_for_a_cell(stored) -> None:
-    read = _settings.setting_reader("per_turn")
-    assert [read(o) for o in stored] == [_settings.setting(o, "per_turn") for o in stored]
+    read = _variants.setting_reader("per_turn")
+    assert [read(o) for o in stored] == [_variants.setting(o, "per_turn") for o in stored]

@@ -183,7 +183,7 @@ def test_weights_of_another_kind_are_refused(tmp_path) -> None:
     RlhflowCase(tmp_path / "llama")
     with pytest.raises(UserError, match="has neither of Skywork's heads") as error:
         Skywork(id=str(tmp_path / "llama")).score(TRACES)
-    assert "beside the language model it has no weights" in error.value.hint
+    assert "besides the language model it has no weights" in error.value.hint
 
 
 def test_weights_are_known_by_what_they_are(qwen, tmp_path) -> None:

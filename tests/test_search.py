@@ -24,7 +24,8 @@ name = "oracle"
 critical_size = {critical_size}
 steepness = 6
 [[figure]]
-name = "max_turn"
+name = "accuracy"
+target = 0.8
 """
 
 

@@ -144,7 +144,7 @@ def test_students_are_drawn_as_counted() -> None:
 )
 def test_what_is_said_at_the_smallest_number(made_up, said: str) -> None:
     found = Selection().findings(Selection().estimate(pile(**made_up)))
-    assert found[0].startswith("tents: reward less random, paired by problem, ")
+    assert found[0].startswith("tents: reward minus random, paired by problem, ")
     assert said in found[0]
 
 
@@ -452,7 +452,7 @@ def test_where_the_reward_loses_it_is_said_why() -> None:
     told = Selection().findings(found)
     assert f"tents | good, wordy: {reasons['tents | good, wordy']}." in told
     assert "100% were right in every step, and 50% of the random ones" in next(
-        s for s in told if "pocket-l less" in s
+        s for s in told if "pocket-l minus" in s
     )
     # No reason is made up for a reward that isn't worse, nor from facts that weren't recorded.
     bare_facts = [o._replace(made={"selected": 30}) for o in two_pools()]

@@ -27,15 +27,16 @@ def test_the_navigation_has_every_page_once() -> None:
 
 def test_the_gallery_has_every_figure_and_a_study_that_draws_it() -> None:
     studies = runpy.run_path(str(DOCS / "make_gallery.py"))["STUDIES"]
-    assert set(studies) == set(plugins.files("figures"))
+    assert {title.partition(" ")[0] for title in studies} == set(plugins.files("figures"))
     sections = (DOCS / "gallery.md").read_text("utf-8").split("\n## ")[1:]
     assert [section.partition("\n")[0] for section in sections] == list(studies)
-    for section, (figure, name) in zip(sections, studies.items(), strict=True):
+    for section, (title, name) in zip(sections, studies.items(), strict=True):
+        figure = title.partition(" ")[0]
         assert plugins.names("figures")[figure] in section
         assert f"ponder run {name if name in built_in() else f'docs/{name}'}`" in section
         study = Study.load(name if name in built_in() else str(DOCS / name))
         assert figure in [table["name"] for table in study.figure]
-        assert (DOCS / "gallery" / f"{figure}.png").is_file()
+        assert (DOCS / "gallery" / f"{title.replace(' ', '_')}.png").is_file()
 
 
 def test_pictures_of_the_gallery_are_small() -> None:

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from ponder.core import Outcome
-from ponder.figures import published
+from ponder.figures._published import published
 from ponder.figures.tradeoff import Tradeoff
 from ponder.stats.paired import paired_difference
 from ponder.stats.turn_length import independent, turn_length

@@ -49,7 +49,8 @@ name = "oracle"
         (("problems = 3", 'problems = "x"'), "s.toml: problems: expected a whole number, not text"),
         (('"oracle"', '"endpoint"\nid = "m"\nin_flight = 3'), "s.toml: model[0].in_flight: model `endpoint` has no key `in_flight`\nhint: it is now called `concurrency`"),
         (('"oracle"', '"oracle"\ngives_out = 3'), "hint: it is now called `critical_size`"),
-        (('"oracle"', '"oracle"\n[[figure]]\nname = "longest"'), "figure `longest` is unknown\nhint: it is now called `max_turn`"),
+        (('"oracle"', '"oracle"\n[[figure]]\nname = "longest"'), "figure `longest` is unknown\nhint: it is now `accuracy` with `target = 0.8`"),
+        (('"oracle"', '"oracle"\n[[figure]]\nname = "max_turn"'), "figure `max_turn` is unknown\nhint: it is now `accuracy` with `target = 0.8`"),
         (("size = [2, 4]", "sizes = [2, 4]"), "hint: did you mean `size`?"),
         (("problems = 3", "title = tents"), 's.toml: this is not TOML: Invalid value (at line 3, column 9)\nhint: text needs quotes: name = "tents"'),
         (('"oracle"', '"oracle"\nmethod = "vote"'), """expected a table, got 'vote'\nhint: write { name = "vote" }"""),
@@ -278,7 +279,7 @@ def test_figures_are_swept_too() -> None:
     study = Study(
         task=[{"name": "chain_sum"}],
         model=[{"name": "oracle"}],
-        figure=[{"name": "max_turn", "target": [0.5, 0.8]}],
+        figure=[{"name": "accuracy", "target": [0.5, 0.8]}],
     )
     assert [figure.target for figure in study.figures] == [0.5, 0.8]  # type: ignore[attr-defined]
 

@@ -16,7 +16,7 @@ from test_figures import every, puzzles, rollout, spec
 from test_frontier import outcome as answer
 
 from ponder.core import Completion, Figure, Outcome, Request
-from ponder.figures._tokens import counted, token_kind
+from ponder.figures._units import token_columns, token_kind
 from ponder.figures.accuracy import Accuracy
 from ponder.figures.budget import Budget
 from ponder.figures.effort import Effort
@@ -54,7 +54,7 @@ def test_auto_counts_thinking_only_if_every_model_reports_it() -> None:
     forced = [*thinker[:16], *in_reply(thinker[16:], "thinker")]
     assert token_kind(forced, "auto") == "output"
     assert (
-        counted(forced, "auto")["token_kind_why"]
+        token_columns(forced, "auto")["token_kind_why"]
         == "thinker reports thinking tokens in only 50% of its attempts"
     )
     # it skipped one

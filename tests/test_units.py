@@ -19,7 +19,6 @@ from ponder.figures.accuracy import SIDE_BY_SIDE, WIDTH, Accuracy
 from ponder.figures.budget import Budget
 from ponder.figures.effort import Effort
 from ponder.figures.frontier import Frontier
-from ponder.figures.max_turn import MaxTurn
 from ponder.run.progress import Tally
 from ponder.run.run import run
 from ponder.store.store import Store
@@ -57,9 +56,8 @@ def test_axes_and_findings_have_the_tasks_unit(unit: str) -> None:
     assert (f"problem size ({unit})" if unit else "problem size") in titles(Effort(), rows)
     [said] = Accuracy().findings(Accuracy().estimate(rows))
     assert ("at size 16" if not unit else f"at 16 {unit}") in said
-    assert (
-        f"{unit} in one turn (log scale)" if unit else "size in one turn (log scale)"
-    ) in titles(MaxTurn(), rows)
+    inside = f"{unit}, log scale" if unit else "log scale"
+    assert f"problem size ({inside})" in titles(Accuracy(target=0.8), rows)
 
 
 @pytest.mark.parametrize("given", ["word", "words"])
@@ -67,7 +65,7 @@ def test_a_figures_unit_is_stronger_than_the_tasks(given: str) -> None:
     rows = [made_up.changed(o, unit="cells") for o in puzzles()]
     assert "problem size (words, log scale)" in titles(Accuracy(unit=given), rows)
     assert "problem size (words)" in titles(Effort(unit=given), rows)
-    assert "words in one turn (log scale)" in titles(MaxTurn(unit=given), rows)
+    assert "problem size (words, log scale)" in titles(Accuracy(unit=given, target=0.8), rows)
     assert "tokens per word;" in Effort().findings(Effort(unit=given).estimate(rows))[0]
 
 
@@ -166,10 +164,10 @@ def test_a_comparison_that_a_variant_cuts_short_says_which_and_by_how_much(figur
     assert tables["panels"][0]["problems"] == 3
     said = figure.findings(tables)[0]
     assert said == (
-        "tents: ONLY 3 OF 10 PROBLEMS are compared, those that all variants answered: dpo has no answer to 7, "
+        "tents: only 3 of 10 problems are compared, those that all variants answered: dpo has no answer to 7, "
         "sft has no answer to 1."
     )
-    assert "ONLY 3 OF 10 PROBLEMS" in str(figure.draw(tables).to_dict())
+    assert "only 3 of 10 problems" in str(figure.draw(tables).to_dict())
     full = figure.estimate(compared({"a": 10, "a + dpo": 10}))
     assert not any("ONLY" in sentence for sentence in figure.findings(full))
 
@@ -187,5 +185,5 @@ def test_a_comparison_without_common_problems_is_not_passed_over(figure: Any) ->
         o._replace(problem=f"q{i}") for i, o in enumerate(compared({"a + sft": 10}))
     ]
     tables = figure.estimate(rows)
-    assert "ONLY 0 OF 20 PROBLEMS" in figure.findings(tables)[0]
+    assert "only 0 of 20 problems" in figure.findings(tables)[0]
     figure.draw(tables).to_dict()

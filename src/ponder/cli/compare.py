@@ -205,9 +205,8 @@ def _by_task(first: Model, second: Model) -> Pairs:
 
 def _tables(first: Model, second: Model, tasks: Pairs, margin: float, tokens: Any) -> Tables:
     """Return every number of the comparison, as the figure `compare` draws it."""
-    from ponder.figures._compared import compared_tables
-    from ponder.figures._tokens import counted, token_kind
-    from ponder.figures._units import unit_of
+    from ponder.figures._units import token_columns, token_kind
+    from ponder.figures.compare import compared_tables
     from ponder.stats.compare import compare_tasks
 
     outcomes = []
@@ -231,21 +230,19 @@ def _tables(first: Model, second: Model, tasks: Pairs, margin: float, tokens: An
         names = (f"{first.label} in {first.store}", f"{second.label} in {second.store}")
     tables = compared_tables(names, tasks, results)
     currency = prices[0].currency if prices[0] else ""
-    tables["panels"] = []
+    for panel in tables["panels"]:
+        panel.update(token_columns(outcomes, tokens))
     for record in tables["comparisons"]:
-        task = record["task"]
-        unit = unit_of(tasks[task][0], "")
-        tables["panels"].append({"task": task, "unit": unit, **counted(outcomes, tokens)})
         record["currency"] = currency
     return tables
 
 
 def _draw(tables: Tables, path: Path) -> None:
     """Draw the comparison by size to a file."""
-    from ponder.figures.compare import drawn
+    from ponder.figures.compare import compared_chart
     from ponder.results.charts import draw
 
-    chart = draw("compare", drawn(tables).to_dict())
+    chart = draw("compare", compared_chart(tables).to_dict())
     contents = {".png": chart.png, ".svg": chart.svg.encode(), ".pdf": chart.pdf}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(contents[path.suffix])
@@ -257,8 +254,8 @@ def text(tables: Tables, show: str) -> str:
 
     `show` is the command that prints the attempts on which A and B disagree.
     """
-    from ponder.figures._compared import in_common
-    from ponder.figures._tokens import TITLES, token_findings
+    from ponder.figures._units import TITLES, token_findings
+    from ponder.figures.compare import in_common
     from ponder.stats.columns import FEWEST_PAIRS
 
     first = tables["comparisons"][0]

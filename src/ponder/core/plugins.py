@@ -66,7 +66,6 @@ EXTRAS = {
     "parquet": ("polars",),
     "inspect": ("zstandard",),
     "ray": ("ray",),
-    "trl": ("datasets", "trl"),
 }
 
 
@@ -112,9 +111,10 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
 }
 # Former names of plugins, for the hint.
 RENAMED = {
-    ("figures", "longest"): "max_turn",
-    ("figures", "scaling"): "selection",
-    ("figures", "reward_size"): "selection",
+    ("figures", "longest"): "`accuracy` with `target = 0.8`",
+    ("figures", "max_turn"): "`accuracy` with `target = 0.8`",
+    ("figures", "scaling"): "`selection`",
+    ("figures", "reward_size"): "`selection`",
 }
 # Other names of what a plugin does, for the hint, in the spelling of `_letters`.
 ALIASES = {
@@ -443,7 +443,7 @@ def unknown(kind: str, name: str) -> UserError:
     """Return the error for a plugin that doesn't exist, with what to write instead."""
     what = f"{KINDS[kind].noun} `{name}` is unknown"
     if (kind, name) in RENAMED:
-        return UserError(what, hint=f"it is now called `{RENAMED[kind, name]}`")
+        return UserError(what, hint=f"it is now {RENAMED[kind, name]}")
     table = _intended_model(name) if kind == "models" else {}
     if table:
         why = "`name` says how a model is asked, `id` which one it is"

@@ -22,21 +22,40 @@ import numpy as np
 from ponder.core import Cell, Estimate, Figure, Outcome, Records, Tables, TokenKind, UserError
 from ponder.figures import (
     MUTED,
+    Row,
     basis,
-    counts,
     flat,
     pooled_findings,
-    published,
+    rows_of,
     span,
     themed,
     values,
 )
-from ponder.figures._log import SIZE, log_axes, log_frame
-from ponder.figures._published import PROBLEMS, on_benchmark, split_by_chance
-from ponder.figures._selection import reward_name
-from ponder.figures._separation import Scored, separation_chart, separation_findings, separations
-from ponder.figures._tokens import Tokens, counted, token_findings, token_kind
-from ponder.figures._variants import compared, corrected, panel_title, panels, points, tested
+from ponder.figures._label_placement import SIZE, log_axes, log_frame
+from ponder.figures._published import (
+    PROBLEMS,
+    by_benchmark,
+    on_benchmark,
+    published,
+    split_by_chance,
+)
+from ponder.figures._reward_separation import (
+    Scored,
+    separation_chart,
+    separation_findings,
+    separations,
+)
+from ponder.figures._students import reward_name
+from ponder.figures._units import Tokens, token_columns, token_findings, token_kind
+from ponder.figures._variants import (
+    corrected,
+    panel_title,
+    panels,
+    points,
+    rests_on,
+    tested,
+    verb_of,
+)
 from ponder.stats.columns import Ints, summed
 from ponder.stats.frontier import (
     Variant,
@@ -50,19 +69,32 @@ from ponder.stats.paired import newcombe
 from ponder.stats.samples import gap_closed, pass_at, pass_by_problem
 from ponder.study.labels import beneath, cells_of, in_words, panel_label, pooled
 
-Row = dict[str, Any]
-ONE, MAJORITY, PASS = "one sample", "majority vote", "pass@n"
-OWN = {PASS: "#3c4248", MAJORITY: "#e8802f"}
-PICKERS = (
+ONE = "one sample"
+MAJORITY = "majority vote"
+PASS_AT_N = "pass@n"  # noqa: S105
+FIXED_COLOURS = {PASS_AT_N: "#3c4248", MAJORITY: "#e8802f"}
+PICKER_COLOURS = (
     *("#1f6fb4", "#2c9c69", "#8a5fbf", "#c8483f", "#5aa9dd", "#8fd0ae"),
     *("#c3a8e6", "#ef9f97", "#7a6a58", "#b8a98f", "#d670ad", "#5b6770"),
 )
-ACROSS = "samples per problem, n (log scale)"
 GREYS = ["#3c4248", "#7b828a", "#a2a9b0", "#c0a48a"]  # published lines
+X_TITLE = "samples per problem, n (log scale)"
 TITLE = "Accuracy of one answer picked from n samples: higher is better"
 SAME = ", same samples"  # after a variant's name: the majority vote of its own samples
 UNKNOWN = Estimate(math.nan, math.nan, math.nan, 0, 0)
 SMALL = (250, 230)  # pixels of a published panel
+PICKERS = {"best": "best by", "vote": "vote weighted by", "odds": "vote by odds of"}
+
+
+class Picker(NamedTuple):
+    """A way to pick one answer from n samples."""
+
+    name: str
+    n: int
+
+    @property
+    def variant(self) -> str:
+        return f"{self.name} {self.n}"
 
 
 @dataclass(frozen=True)
@@ -73,98 +105,96 @@ class BestOf(Figure):
     tokens: Tokens = "output"
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
-        tables: Tables = {
-            name: []
-            for name in ("panels", "pickers", "passes", "rewards", "calibration", "published")
-        }
-        kind = token_kind(outcomes, self.tokens)
-        for panel in _asked(outcomes, self.by, kind):
-            title, data = panel.title, panel.data
-            single = next((v for v in data.variants if v.name == ONE), None)
-            record = {
-                "panel": title,
-                "problems": data.problems,
+        names = ("panels", "pickers", "passes", "rewards", "calibration", "published")
+        tables: Tables = {name: [] for name in names}
+        for panel in _panels(outcomes, self.by, token_kind(outcomes, self.tokens)):
+            by_name = {variant.name: variant for variant in panel.data.variants}
+            single = by_name.get(ONE)
+            attempts: list[Outcome] = []
+            for variant_attempts in panel.outcomes.values():
+                attempts += variant_attempts
+            panel_row = {
+                "panel": panel.title,
+                "problems": panel.data.problems,
                 "rests_on": panel.rests_on,
                 "pooled": panel.pooled,
+                **token_columns(outcomes, self.tokens),
+                "samples": int(_tried(single).max()) if single else 0,
+                "basis": basis(attempts),
             }
-            record |= counted(outcomes, self.tokens)
-            record["samples"] = int(_tried(single).max()) if single else 0
-            every = [o for own in panel.outcomes.values() for o in own]
-            tables["panels"].append({**record, "basis": basis(every)})
+            tables["panels"].append(panel_row)
             rows = []
-            for v in data.variants:
-                if v.name in panel.named:
-                    row = _picker(title, v, data, panel.named, single)
-                    row |= {
-                        "reward_tokens": panel.read.get(v.name),
-                        "basis": basis(panel.outcomes[v.name]),
-                    }
+            for variant in panel.data.variants:
+                picker = panel.pickers.get(variant.name)
+                if picker:
+                    row = _picker_row(panel.title, picker, variant, by_name)
+                    row["reward_tokens"] = _reward_tokens(panel.outcomes[variant.name])
+                    row["basis"] = basis(panel.outcomes[variant.name])
                     rows.append(row)
-            tables["pickers"] += sorted(rows, key=lambda r: (r["picker"], r["n"]))
+            rows.sort(key=lambda row: (row["picker"], row["n"]))
+            tables["pickers"] += rows
             if single:
-                passes = _passes(title, single, {r["n"] for r in rows})
-                tables["passes"] += [{**row, "basis": basis(panel.outcomes[ONE])} for row in passes]
-            separated, bins = separations(title, panel.scored)
-            tables["rewards"] += separated
+                sampled = basis(panel.outcomes[ONE])
+                for row in _passes(panel.title, single, {row["n"] for row in rows}):
+                    tables["passes"].append({**row, "basis": sampled})
+            rewards, bins = separations(panel.title, panel.scored)
+            tables["rewards"] += rewards
             tables["calibration"] += bins
         tables["pickers"] = corrected(tables["pickers"])
         if self.overlay:
-            tables["published"] = _published(self.overlay)
+            tables["published"] = _published_rows(self.overlay)
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
-        sentences = token_findings(tables["panels"]) + pooled_findings(tables["panels"], "panel")
+        sentences = token_findings(tables["panels"])
+        sentences += pooled_findings(tables["panels"], "panel")
         for panel in tables["panels"]:
-            own = [r for r in tables["pickers"] if r["panel"] == panel["panel"]]
-            passes = {p["n"]: p for p in tables["passes"] if p["panel"] == panel["panel"]}
-            for picker in dict.fromkeys(r["picker"] for r in own):
-                rows = [r for r in own if r["picker"] == picker]
-                if picker != MAJORITY:
-                    sentences += [
-                        f"{panel['panel']}: {said}." for said in _against(rows, panel["token_kind"])
-                    ]
-            most = max((r["n"] for r in own), default=0)
-            last = [r for r in own if r["n"] == most]
-            if most in passes and 1 in passes:
-                told = ", ".join(f"{r['picker']} {span(r, 'closed', '.0%')}" for r in last)
-                sentences.append(
-                    f"{panel['panel']}: fraction of the gap from one sample ({passes[1]['accuracy']:.0%}) to "
-                    f"pass@{most:g} ({passes[most]['accuracy']:.0%}) that is closed: {told}."
-                )
-            elif own:
-                sentences.append(
-                    f"{panel['panel']}: pass@{most:g} can't be estimated: it needs {most:g} samples per problem of the "
-                    f"model alone, and there are {panel['samples']}."
-                )
-            rewards = [r for r in tables["rewards"] if r["panel"] == panel["panel"]]
-            sentences += [f"{said}." for said in separation_findings(rewards)]
-        for benchmark in dict.fromkeys(r["benchmark"] for r in tables["published"]):
-            sentences.append(
-                _leads([r for r in tables["published"] if r["benchmark"] == benchmark])
-            )
+            title = panel["panel"]
+            rows = rows_of(tables["pickers"], panel)
+            by_picker: dict[str, Records] = {}
+            for row in rows:
+                by_picker.setdefault(row["picker"], []).append(row)
+            for picker, picker_rows in by_picker.items():
+                compared = [row for row in picker_rows if row["gain"] is not None]
+                if picker != MAJORITY and compared:
+                    clause = _against_majority(compared[-1], panel["token_kind"])
+                    sentences.append(f"{title}: {clause}.")
+            if rows:
+                passes = rows_of(tables["passes"], panel)
+                sentences.append(f"{title}: {_gap(rows, passes, panel['samples'])}.")
+            for sentence in separation_findings(rows_of(tables["rewards"], panel)):
+                sentences.append(f"{sentence}.")
+        for benchmark, group in by_benchmark(tables["published"]).items():
+            sentences.append(_published_leads(benchmark, group))
         return sentences
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
-        pickers = sorted({r["picker"] for r in tables["pickers"]} - {MAJORITY})
-        names = [PASS, *pickers, MAJORITY]
-        palette = [OWN.get(name) or PICKERS[i % len(PICKERS)] for i, name in enumerate(names, -1)]
-        scale = alt.Scale(domain=names, range=palette)
+        pickers = sorted({row["picker"] for row in tables["pickers"]} - {MAJORITY})
+        colour_of = {PASS_AT_N: FIXED_COLOURS[PASS_AT_N]}
+        for i, picker in enumerate(pickers):
+            colour_of[picker] = PICKER_COLOURS[i % len(PICKER_COLOURS)]
+        colour_of[MAJORITY] = FIXED_COLOURS[MAJORITY]
+        scale = alt.Scale(domain=list(colour_of), range=list(colour_of.values()))
         rows: list[Any] = []
         if tables["panels"]:
-            shown = [_panel(tables, panel, scale) for panel in tables["panels"]]
-            rows.append(alt.concat(*shown, columns=2, spacing={"row": 60, "column": 70}))
+            charts = [_panel(tables, panel, scale) for panel in tables["panels"]]
+            rows.append(alt.concat(*charts, columns=2, spacing={"row": 60, "column": 70}))
         if tables["rewards"]:
-            rows.append(separation_chart(tables["rewards"], tables["calibration"], scale))
+            rows.append(
+                separation_chart(tables["panels"], tables["rewards"], tables["calibration"], scale)
+            )
         if tables["published"]:
-            rows.append(_published_row(tables["published"]))
+            rows.append(_published_charts(tables["published"]))
         note = [
             "Bands: 95 % intervals over problems, at each n by itself (pointwise).",
             "pass@n: at least one of n samples is right, which is the most that picking can reach.",
         ]
-        grid = alt.vconcat(*rows, spacing=40).resolve_scale(
-            color="independent", shape="independent"
-        )
+        grid = alt.vconcat(*rows, spacing=40)
+        grid = grid.resolve_scale(color="independent", shape="independent")
         return themed(grid.properties(title=alt.TitleParams(TITLE, subtitle=note)))
+
+
+# Panels.
 
 
 class _Panel(NamedTuple):
@@ -175,306 +205,326 @@ class _Panel(NamedTuple):
     outcomes: Mapping[str, Sequence[Outcome]]  # of each variant
     rests_on: str
     pooled: str
-    # each variant's picker and n; those on the same samples aren't in it
-    named: dict[str, tuple[str, int]]
-    read: dict[str, float]  # what the reward has read and written for each variant
+    # of each variant; the majority votes on the same samples aren't in it
+    pickers: Mapping[str, Picker]
     scored: list[Scored]
 
 
-def _asked(
+def _panels(
     outcomes: Sequence[Outcome], by: Literal["task", "size"], tokens: TokenKind
 ) -> Iterator[_Panel]:
-    """The panels of each model that samples are picked from, or of every model, if none is."""
-    picked = [o for o in outcomes if _picks(o.cell)]
-    rewards = {
-        reward_name(cell.chain[-1].settings["reward"])
-        for cell in cells_of(picked)
-        if _picks(cell) == "best_of"
-    }
-    sampled = beneath(outcomes, lambda cell: [*cell.owners][-1:] if _picks(cell) else ())
-    models = sorted(
-        {sampled[o.cell.model_key] for o in picked or outcomes}, key=lambda model: model.name
-    )
-    for model in models:
-        own = [o for o in picked if sampled[o.cell.model_key] == model]
-        named: dict[str, tuple[str, int]] = {}
-        real: dict[str, list[Outcome]] = {}
-        if alone := [o for o in outcomes if not _picks(o.cell) and o.cell.model_key == model.key]:
-            real[ONE] = alone
-        cells = {cell.model_key: cell for cell in cells_of(own) if _picks(cell) == "best_of"}
-        rests = in_words(
-            {key: cell.chain[-1].settings for key, cell in cells.items()},
-            but=("n", "pick", "reward", "seed"),
-        )
+    """Yield the panels of each model that samples are picked from, or of every model, if none."""
+    picked = [outcome for outcome in outcomes if _picking_method(outcome.cell)]
+    rewards = set()
+    for cell in cells_of(picked):
+        if _picking_method(cell) == "best_of":
+            rewards.add(reward_name(cell.chain[-1].settings["reward"]))
+    several_rewards = len(rewards) > 1
+    sampled = beneath(outcomes, lambda cell: [*cell.owners][-1:] if _picking_method(cell) else ())
+    models = {sampled[outcome.cell.model_key] for outcome in picked or outcomes}
+    for model in sorted(models, key=lambda model: model.name):
+        attempts: dict[str, list[Outcome]] = {}  # that were made, by variant
+        for outcome in outcomes:
+            if not _picking_method(outcome.cell) and outcome.cell.model_key == model.key:
+                attempts.setdefault(ONE, []).append(outcome)
+        of_model = [o for o in picked if sampled[o.cell.model_key] == model]
+        settings_text = _settings_text(of_model)
+        pickers: dict[str, Picker] = {}
         scored: list[Scored] = []
-        for o in own:
-            settings = o.cell.chain[-1].settings
-            picker, n = MAJORITY, settings["n"]
-            if o.cell.model_key in rests:
-                picker = _picker_name(settings, len(rewards) > 1, rests[o.cell.model_key])
-                scored.append(Scored(o, reward_name(settings["reward"]), picker))
-            named[f"{picker} {n}"] = (picker, n)
-            real.setdefault(f"{picker} {n}", []).append(o)
-        every = dict(real)
-        for name, added in _on_the_same_samples(scored, named, len(rewards) > 1, rests).items():
-            every[name] = [*every.get(name, ()), *added]
+        for outcome in of_model:
+            settings = outcome.cell.chain[-1].settings
+            name = MAJORITY
+            if outcome.cell.model_key in settings_text:
+                text = settings_text[outcome.cell.model_key]
+                name = _picker_name(settings, settings["pick"], several_rewards, text)
+                scored.append(Scored(outcome, reward_name(settings["reward"]), name))
+            picker = Picker(name, settings["n"])
+            pickers[picker.variant] = picker
+            attempts.setdefault(picker.variant, []).append(outcome)
+        every = {name: list(group) for name, group in attempts.items()}
+        _add_same_samples(every, pickers, scored, several_rewards, settings_text)
         for panel in panels(every, by, tokens):
-            if panel.data.variants:
-                cells_here = cells_of(panel.attempts)
-                asked = {
-                    name: [o for o in own if o.cell in cells_here] for name, own in real.items()
-                }
-                left_out = panel.data.left_out
-                yield _Panel(
-                    title=panel_label(panel.title, model=model.name if len(models) > 1 else ""),
-                    data=panel.data,
-                    outcomes=panel.outcomes,
-                    rests_on=counts([o for own in asked.values() for o in own])
-                    + (
-                        f", {left_out:,} problems that not all answered left out"
-                        if left_out
-                        else ""
-                    ),
-                    pooled=pooled(asked.values()),
-                    named=named,
-                    read=_reward_tokens(panel.outcomes),
-                    scored=[one for one in scored if one.outcome.cell in cells_here],
-                )
+            if not panel.data.variants:
+                continue
+            cells = cells_of(panel.attempts)
+            made = {}
+            made_attempts = []
+            for name, group in attempts.items():
+                made[name] = [outcome for outcome in group if outcome.cell in cells]
+                made_attempts += made[name]
+            yield _Panel(
+                title=panel_label(panel.title, model=model.name if len(models) > 1 else ""),
+                data=panel.data,
+                outcomes=panel.outcomes,
+                rests_on=rests_on(made_attempts, panel.data.left_out),
+                pooled=pooled(made.values()),
+                pickers=pickers,
+                scored=[attempt for attempt in scored if attempt.outcome.cell in cells],
+            )
 
 
-def _on_the_same_samples(
-    scored: Sequence[Scored],
-    named: dict[str, tuple[str, int]],
-    several: bool,
-    rests: Mapping[bytes, str],
-) -> dict[str, list[Outcome]]:
-    """What a majority vote picks from the samples of each attempt and, if no attempt does, a vote
-    by odds.
-
-    Both are recorded by `best_of`. Votes by odds are added to `named`.
-    """
-    run = {(one.reward, one.outcome.cell.chain[-1].settings["pick"]) for one in scored}
-    added: dict[str, list[Outcome]] = {}
-    for o, reward, picker in scored:
-        if "right_by_majority" not in o.details:
-            continue
-        settings = o.cell.chain[-1].settings
-        n = settings["n"]
-        majority = o._replace(ended="right" if o.details["right_by_majority"] else "wrong")
-        added.setdefault(f"{picker} {n}{SAME}", []).append(majority)
-        if settings["pick"] == "best" and (reward, "odds") not in run:
-            by_odds = _picker_name({**settings, "pick": "odds"}, several, rests[o.cell.model_key])
-            named[f"{by_odds} {n}"] = (by_odds, n)
-            voted = o._replace(ended="right" if o.details["right_by_odds"] else "wrong")
-            added.setdefault(f"{by_odds} {n}", []).append(voted)
-            added.setdefault(f"{by_odds} {n}{SAME}", []).append(majority)
-    return added
-
-
-def _reward_tokens(outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, float]:
-    """The tokens per answer that the reward of each variant has read and written, where that is
-    recorded.
-    """
-    means = {}
-    for variant, own in outcomes.items():
-        tokens = [
-            o.details["reward_prompt_tokens"] + o.details["reward_completion_tokens"]
-            for o in own
-            if "reward_prompt_tokens" in o.details
-        ]
-        if tokens:
-            means[variant] = sum(tokens) / len(tokens)
-    return means
-
-
-def _picks(cell: Cell) -> str:
-    """The last method of the chain, if it picks from n samples; else ""."""
+def _picking_method(cell: Cell) -> str:
+    """Return the last method of the chain, if it picks from n samples; else ""."""
     last = cell.chain[-1].name if cell.chain else ""
     return last if last in ("vote", "best_of") else ""
 
 
-def _picker_name(settings: Mapping[str, Any], several: bool, rest: str) -> str:
-    reward = reward_name(settings["reward"]) if several else "reward"
-    name = {"best": "best by", "vote": "vote weighted by", "odds": "vote by odds of"}[
-        settings["pick"]
-    ] + f" {reward}"
-    return ", ".join(part for part in (name, rest) if part)
+def _settings_text(attempts: Sequence[Outcome]) -> dict[bytes, str]:
+    """Name the settings of `best_of` that vary and don't name a picker, by model."""
+    settings = {}
+    for cell in cells_of(attempts):
+        if _picking_method(cell) == "best_of":
+            settings[cell.model_key] = cell.chain[-1].settings
+    return in_words(settings, but=("n", "pick", "reward", "seed"))
+
+
+def _picker_name(
+    settings: Mapping[str, Any], pick: str, several_rewards: bool, settings_text: str
+) -> str:
+    reward = reward_name(settings["reward"]) if several_rewards else "reward"
+    name = f"{PICKERS[pick]} {reward}"
+    return f"{name}, {settings_text}" if settings_text else name
+
+
+def _add_same_samples(
+    attempts: dict[str, list[Outcome]],
+    pickers: dict[str, Picker],
+    scored: Sequence[Scored],
+    several_rewards: bool,
+    settings_text: Mapping[bytes, str],
+) -> None:
+    """Add what other pickers pick from the samples of each attempt, as `best_of` records it.
+
+    These are a majority vote and, if the study doesn't run it, a vote by odds.
+    """
+    run = {(attempt.reward, attempt.outcome.cell.chain[-1].settings["pick"]) for attempt in scored}
+    for outcome, reward, name in scored:
+        details = outcome.details
+        if "right_by_majority" not in details:
+            continue
+        settings = outcome.cell.chain[-1].settings
+        n = settings["n"]
+        majority = outcome._replace(ended="right" if details["right_by_majority"] else "wrong")
+        attempts.setdefault(Picker(name, n).variant + SAME, []).append(majority)
+        if settings["pick"] == "best" and (reward, "odds") not in run:
+            text = settings_text[outcome.cell.model_key]
+            by_odds = Picker(_picker_name(settings, "odds", several_rewards, text), n)
+            pickers[by_odds.variant] = by_odds
+            voted = outcome._replace(ended="right" if details["right_by_odds"] else "wrong")
+            attempts.setdefault(by_odds.variant, []).append(voted)
+            attempts.setdefault(by_odds.variant + SAME, []).append(majority)
+
+
+# Rows.
 
 
 def _tried(variant: Variant) -> Ints:
+    """Return the number of samples of each problem."""
     return np.bincount(variant.problem).astype(np.int64)
 
 
 def _right(variant: Variant) -> Ints:
+    """Return the number of right samples of each problem."""
     return summed(variant.correct, variant.problem).astype(np.int64)
 
 
-def _picker(
-    title: str,
-    variant: Variant,
-    data: Variants,
-    named: dict[str, tuple[str, int]],
-    single: Variant | None,
+def _picker_row(
+    panel: str, picker: Picker, variant: Variant, by_name: Mapping[str, Variant]
 ) -> Row:
-    picker, n = named[variant.name]
-    right, tokens = fraction(variant, variant.correct), mean_tokens(variant)
-    same = next((v for v in data.variants if v.name == variant.name + SAME), None)
-    majority = same or next((v for v in data.variants if named.get(v.name) == (MAJORITY, n)), None)
-    gain = accuracy_difference(variant, majority) if majority and variant is not majority else None
-    closed = times = None
+    """Return a picker's accuracy and tokens, with its gain over a majority vote of n samples."""
+    same_samples = by_name.get(variant.name + SAME)
+    majority = same_samples or by_name.get(Picker(MAJORITY, picker.n).variant)
+    gain = UNKNOWN
+    p_value = None
+    if majority and variant is not majority:
+        gain = accuracy_difference(variant, majority)
+        p_value = difference_p(variant, majority)
+    tokens = mean_tokens(variant)
+    closed = UNKNOWN
+    times_tokens = None
+    single = by_name.get(ONE)
     if single:
-        enough = _tried(single) >= n
-        tried, correct = _tried(single)[enough], _right(single)[enough]
+        enough = _tried(single) >= picker.n
+        tried = _tried(single)[enough]
+        right = _right(single)[enough]
         picked = variant.by_problem(variant.correct)[enough]
-        closed = gap_closed(correct / tried, picked, pass_by_problem(tried, correct, n))
+        closed = gap_closed(right / tried, picked, pass_by_problem(tried, right, picker.n))
         alone = mean_tokens(single).value
-        times = tokens.value / alone if alone else None
-    rests: Row = {
-        "attempts": right.attempts,
-        "problems": right.problems,
-        "seeds": len(variant.seeds),
-    }
-    rests |= {
-        "same_samples": same is not None,
-        "made_tokens": variant.made_tokens,
-        "made_seconds": variant.made_seconds,
-    }
-    record = flat(
-        panel=title, picker=picker, n=n, accuracy=right, tokens=tokens, times_tokens=times, **rests
+        if alone:
+            times_tokens = tokens.value / alone
+    accuracy = fraction(variant, variant.correct)
+    return flat(
+        panel=panel,
+        picker=picker.name,
+        n=picker.n,
+        accuracy=accuracy,
+        tokens=tokens,
+        times_tokens=times_tokens,
+        attempts=accuracy.attempts,
+        problems=accuracy.problems,
+        seeds=len(variant.seeds),
+        same_samples=same_samples is not None,
+        made_tokens=variant.made_tokens,
+        made_seconds=variant.made_seconds,
+        gain=gain,
+        p_value=p_value,
+        closed=closed,
     )
-    p = difference_p(variant, majority) if majority and gain else None
-    return record | flat(gain=gain or UNKNOWN, p_value=p, closed=closed or UNKNOWN)
 
 
-def _passes(title: str, single: Variant, asked: set[int]) -> Records:
-    """pass@n for n = 1, 2, 4, … and for the n that were asked, as far as there are samples."""
-    tried, right = _tried(single), _right(single)
-    most = min(int(tried.max()), max(asked, default=int(tried.max())))
-    numbers = sorted({2**i for i in range(most.bit_length())} | {n for n in asked if n <= most})
-    passes = [(n, pass_at(tried, right, n)) for n in numbers]
-    return [
-        flat(panel=title, n=n, accuracy=p, attempts=p.attempts, problems=p.problems)
-        for n, p in passes
-    ]
+def _reward_tokens(attempts: Sequence[Outcome]) -> float | None:
+    """Return the tokens per answer that the reward has read and written, if recorded."""
+    tokens = []
+    for outcome in attempts:
+        details = outcome.details
+        if "reward_prompt_tokens" in details:
+            tokens.append(details["reward_prompt_tokens"] + details["reward_completion_tokens"])
+    return sum(tokens) / len(tokens) if tokens else None
 
 
-def _against(rows: Records, kind: TokenKind) -> Iterator[str]:
-    known = [r for r in rows if r["gain"] is not None]
-    if known:
-        last = known[-1]
-        cost = (
-            f", for {last['times_tokens']:.1f} times the {kind} tokens of one sample"
-            if last["times_tokens"]
-            else ""
+def _passes(panel: str, single: Variant, picked: set[int]) -> Records:
+    """Return pass@n for n = 1, 2, 4, … and for the n that were picked from, if there are samples."""
+    tried = _tried(single)
+    right = _right(single)
+    largest = int(tried.max())
+    if picked:
+        largest = min(largest, max(picked))
+    numbers = {2**i for i in range(largest.bit_length())}
+    numbers |= {n for n in picked if n <= largest}
+    rows = []
+    for n in sorted(numbers):
+        accuracy = pass_at(tried, right, n)
+        row = flat(
+            panel=panel,
+            n=n,
+            accuracy=accuracy,
+            attempts=accuracy.attempts,
+            problems=accuracy.problems,
         )
-        read = (
-            f" and {last['reward_tokens']:,.0f} that the reward reads and writes"
-            if last["reward_tokens"]
-            else ""
+        rows.append(row)
+    return rows
+
+
+def _published_rows(overlay: str) -> Records:
+    records = published(overlay)
+    if not {"selector", "benchmark", "n"} <= records[0].keys():
+        raise UserError(f"`{overlay}` has no accuracy by n", hint='overlay = "prm_best_of_n"')
+    rows = []
+    for record in records:
+        row = flat(
+            selector=record["selector"],
+            benchmark=record["benchmark"],
+            n=record["n"],
+            accuracy=on_benchmark(record["accuracy"], record["benchmark"]),
         )
-        told = (
-            f"{points(last, 'gain')}, {tested(last)}, {_paired(last)}{cost}{read if cost else ''}"
+        rows.append(row)
+    return rows
+
+
+# Sentences.
+
+
+def _against_majority(row: Row, kind: TokenKind) -> str:
+    """Compare a picker with a majority vote of as many samples."""
+    pairing = "of the same samples" if row["same_samples"] else "paired by problem"
+    if row["seeds"] > 1:
+        pairing += f" and over {row['seeds']} training seeds"
+    clause = (
+        f"with n = {row['n']}, {row['picker']} {verb_of(row, 'gain')} {MAJORITY}: "
+        f"{points(row, 'gain')}, {tested(row)}, {pairing}"
+    )
+    if row["times_tokens"]:
+        clause += f", for {row['times_tokens']:.1f} times the {kind} tokens of one sample"
+        if row["reward_tokens"]:
+            clause += f" and {row['reward_tokens']:,.0f} that the reward reads and writes"
+    if row["made_tokens"]:
+        clause += (
+            f"; trained once, with {row['made_tokens']:,.0f} tokens sampled and trained on and "
+            f"{row['made_seconds']:.0f} s of CPU"
         )
-        yield f"with n = {last['n']}, {last['picker']} {compared(last, 'gain')} {MAJORITY}: {told}{_made(last)}"
+    return clause
 
 
-def _paired(row: Row) -> str:
-    how = "of the same samples" if row["same_samples"] else "paired by problem"
-    return f"{how} and over {row['seeds']} training seeds" if row["seeds"] > 1 else how
-
-
-def _made(row: Row) -> str:
-    """What training the reward took, once, if Ponder trained it."""
-    if not row["made_tokens"]:
-        return ""
-    tokens, seconds = row["made_tokens"], row["made_seconds"]
+def _gap(rows: Records, passes: Records, samples: int) -> str:
+    """Say how much of the gap from one sample to pass@n each picker closes, with the largest n."""
+    n = max(row["n"] for row in rows)
+    pass_at_n = {row["n"]: row["accuracy"] for row in passes}
+    if n not in pass_at_n or 1 not in pass_at_n:
+        return (
+            f"pass@{n:g} can't be estimated: it needs {n:g} samples per problem of the model "
+            f"alone, and there are {samples}"
+        )
+    closed = [f"{row['picker']} {span(row, 'closed', '.0%')}" for row in rows if row["n"] == n]
     return (
-        f"; made once, with {tokens:,.0f} tokens sampled and trained on and {seconds:.0f} s of CPU"
+        f"fraction of the gap from one sample ({pass_at_n[1]:.0%}) to pass@{n:g} "
+        f"({pass_at_n[n]:.0%}) that is closed: {', '.join(closed)}"
     )
+
+
+def _published_leads(benchmark: str, rows: Records) -> str:
+    """Say which published leads over majority vote, with the most samples, exceed chance."""
+    n = max(row["n"] for row in rows)
+    accuracy = {}
+    for row in rows:
+        if row["n"] == n:
+            accuracy[row["selector"]] = on_benchmark(row["accuracy"], benchmark)
+    majority = accuracy.pop(MAJORITY)
+    leads = {selector: newcombe(right, majority) for selector, right in accuracy.items()}
+    beyond, within = split_by_chance(leads)
+    return (
+        f"{benchmark}, published: leads over {MAJORITY} with n = {n:g} in points, beyond binomial "
+        f"chance on {PROBLEMS[benchmark]} problems: {beyond}; within it: {within}."
+    )
+
+
+# Charts.
 
 
 def _panel(tables: Tables, panel: Row, scale: alt.Scale) -> Any:
-    lines = [r for r in tables["pickers"] if r["panel"] == panel["panel"]]
-    passes = [{**p, "picker": PASS} for p in tables["passes"] if p["panel"] == panel["panel"]]
+    lines = rows_of(tables["pickers"], panel)
+    passes = [{**row, "picker": PASS_AT_N} for row in rows_of(tables["passes"], panel)]
     frame = log_frame([*lines, *passes], "n", air=0.04)
-    x, y = log_axes(frame, "n", ACROSS, [r["n"] for r in (*lines, *passes)])
+    x, y = log_axes(frame, "n", X_TITLE, [row["n"] for row in [*lines, *passes]])
+    low = alt.Y("accuracy_low:Q")
     legend = alt.Legend(title=None, orient="top", columns=6, symbolOpacity=1, offset=10)
     colour = alt.Color("picker:N", scale=scale, legend=legend)
-    tooltip = [
-        "picker:N",
-        *(
-            f"{f}:Q"
-            for f in (
-                "n",
-                "accuracy",
-                "accuracy_low",
-                "accuracy_high",
-                "gain",
-                "closed",
-                "reward_tokens",
-            )
-        ),
-    ]
-    picked, above, low = (
-        alt.Chart(values(lines)),
-        alt.Chart(values(passes)),
-        alt.Y("accuracy_low:Q"),
-    )
+    tooltip = ["picker:N", "n:Q", "accuracy:Q", "accuracy_low:Q", "accuracy_high:Q"]
+    picker_tooltip = [*tooltip, "gain:Q", "closed:Q", "reward_tokens:Q"]
+    above = alt.Chart(values(passes))
+    picked = alt.Chart(values(lines))
     layers = [
         above.mark_area(opacity=0.08).encode(x=x, y=low, y2="accuracy_high:Q", color=colour),
         above.mark_line(strokeWidth=1.8, strokeDash=[5, 3]).encode(x=x, y=y, color=colour),
         above.mark_point(size=30, opacity=1, fill="white").encode(
-            x=x, y=y, color=colour, tooltip=tooltip[:5]
+            x=x, y=y, color=colour, tooltip=tooltip
         ),
         picked.mark_area(opacity=0.12).encode(x=x, y=low, y2="accuracy_high:Q", color=colour),
         picked.mark_line(strokeWidth=2).encode(x=x, y=y, color=colour),
         picked.mark_point(filled=True, size=42, opacity=1).encode(
-            x=x, y=y, color=colour, tooltip=tooltip
+            x=x, y=y, color=colour, tooltip=picker_tooltip
         ),
     ]
     return alt.layer(*layers, width=SIZE[0], height=SIZE[1], title=panel_title(panel, SIZE[0]))
 
 
-def _published(overlay: str) -> Records:
-    rows = published(overlay)
-    if not {"selector", "benchmark", "n"} <= rows[0].keys():
-        raise UserError(f"`{overlay}` has no accuracy by n", hint='overlay = "prm_best_of_n"')
-    named = ("selector", "benchmark", "n")
-    return [
-        flat(**{k: r[k] for k in named}, accuracy=on_benchmark(r["accuracy"], r["benchmark"]))
-        for r in rows
-    ]
-
-
-def _leads(own: Records) -> str:
-    """Which published leads over majority vote, with the most samples, exceed chance."""
-    most, benchmark = max(r["n"] for r in own), own[0]["benchmark"]
-    last = {r["selector"]: on_benchmark(r["accuracy"], benchmark) for r in own if r["n"] == most}
-    votes = last.pop(MAJORITY)
-    beyond, within = split_by_chance(
-        {selector: newcombe(right, votes) for selector, right in last.items()}
-    )
-    return (
-        f"{benchmark}, published: leads over {MAJORITY} with n = {most:g} in points, beyond binomial chance on "
-        f"{PROBLEMS[benchmark]} problems: {beyond}; within it: {within}."
-    )
-
-
-def _published_row(rows: Records) -> Any:
-    names = list(dict.fromkeys(r["selector"] for r in rows))
+def _published_charts(rows: Records) -> Any:
+    """Draw a panel per benchmark, with a grey line per selector."""
+    selectors = list(dict.fromkeys(row["selector"] for row in rows))
     legend = alt.Legend(title=None, orient="top", columns=4, offset=10)
-    shapes = alt.Scale(domain=names, range=["circle", "square", "triangle-up", "cross"])
+    shapes = alt.Scale(domain=selectors, range=["circle", "square", "triangle-up", "cross"])
     shape = alt.Shape("selector:N", scale=shapes, legend=legend)
-    colour = alt.Color("selector:N", scale=alt.Scale(domain=names, range=GREYS), legend=legend)
-    shown = []
-    for benchmark in dict.fromkeys(r["benchmark"] for r in rows):
-        own = [r for r in rows if r["benchmark"] == benchmark]
-        votes = [r for r in own if r["selector"] == MAJORITY]
-        narrow = [{**r, "accuracy_high": r["accuracy"], "accuracy_low": r["accuracy"]} for r in own]
-        frame = log_frame([*narrow, *votes], "n")
-        x, y = log_axes(frame, "n", ACROSS, [r["n"] for r in own])
-        lines = alt.Chart(values(own))
-        band = alt.Chart(values(votes)).mark_area(color=MUTED, opacity=0.12)
+    colour = alt.Color("selector:N", scale=alt.Scale(domain=selectors, range=GREYS), legend=legend)
+    charts = []
+    for benchmark, group in by_benchmark(rows).items():
+        majority = [row for row in group if row["selector"] == MAJORITY]
+        without_intervals = []
+        for row in group:
+            accuracy = row["accuracy"]
+            without_intervals.append({**row, "accuracy_high": accuracy, "accuracy_low": accuracy})
+        frame = log_frame([*without_intervals, *majority], "n")
+        x, y = log_axes(frame, "n", X_TITLE, [row["n"] for row in group])
+        band = alt.Chart(values(majority)).mark_area(color=MUTED, opacity=0.12)
+        lines = alt.Chart(values(group))
         layers = [
             band.encode(x=x, y=alt.Y("accuracy_low:Q"), y2="accuracy_high:Q"),
             lines.mark_line(strokeWidth=1.4).encode(x=x, y=y, color=colour),
@@ -482,9 +532,11 @@ def _published_row(rows: Records) -> Any:
                 x=x, y=y, color=colour, shape=shape
             ),
         ]
-        note = f"{PROBLEMS[benchmark]} problems; band: binomial 95 % of {MAJORITY}"
         title = alt.TitleParams(
-            f"{benchmark}, published", subtitle=note, fontSize=12, frame="group"
+            f"{benchmark}, published",
+            subtitle=f"{PROBLEMS[benchmark]} problems; band: binomial 95 % of {MAJORITY}",
+            fontSize=12,
+            frame="group",
         )
-        shown.append(alt.layer(*layers, width=SMALL[0], height=SMALL[1], title=title))
-    return alt.concat(*shown, columns=3, spacing=40)
+        charts.append(alt.layer(*layers, width=SMALL[0], height=SMALL[1], title=title))
+    return alt.concat(*charts, columns=3, spacing=40)

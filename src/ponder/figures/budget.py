@@ -9,7 +9,6 @@ budgets up to the largest.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,8 +17,18 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Figure, ModelLabel, Outcome, Records, Tables, UserError
-from ponder.figures import basis, flat, percent, pooled_findings, span, themed, values
-from ponder.figures._tokens import TITLES, Tokens, counted, token_findings, token_kind
+from ponder.figures import (
+    Row,
+    basis,
+    flat,
+    percent,
+    pooled_findings,
+    rows_of,
+    span,
+    themed,
+    values,
+)
+from ponder.figures._units import TITLES, Tokens, token_columns, token_findings, token_kind
 from ponder.figures._variants import (
     by_variant,
     colours,
@@ -37,7 +46,7 @@ from ponder.figures._variants import (
 from ponder.stats.frontier import Variant, area_difference, area_p, budget_area, under_budget
 from ponder.study.labels import chosen_variant, variant_labels
 
-PLACES = 100  # points per line, at most
+POINTS = 100  # points per line, at most
 WIDTH = 430  # pixels of a panel
 
 
@@ -59,128 +68,135 @@ class Budget(Figure):
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"panels": [], "variants": [], "budgets": []}
-        chosen = chosen_variant(outcomes, self.reference)
-        reference, short = variant_labels(outcomes)[chosen], short_names(outcomes, chosen)
-        painted = colours(short)
+        reference_key = chosen_variant(outcomes, self.reference)
+        reference = variant_labels(outcomes)[reference_key]
+        short = short_names(outcomes, reference_key)
+        colour_of = colours(short)
         for panel in panels(by_variant(outcomes), self.by, token_kind(outcomes, self.tokens)):
-            title, data = panel.title, panel.data
-            most = self.most or max([1, *(int(v.tokens.max()) for v in data.variants)])
-            record = {
-                "panel": title,
+            data = panel.data
+            largest = self.most
+            if not largest:
+                largest = max([1, *(int(variant.tokens.max()) for variant in data.variants)])
+            panel_row = {
+                "panel": panel.title,
                 "reference": reference,
-                "most": most,
+                "most": largest,
                 "problems": data.problems,
-            }
-            record |= {
                 "cut_short": cut_short(data, short),
                 "pooled": panel.pooled,
-                **counted(outcomes, self.tokens),
-            }
-            record["estimated"] = panel.estimated
-            record |= {
+                **token_columns(outcomes, self.tokens),
+                "estimated": panel.estimated,
                 "rests_on": panel.rests_on,
                 "reference_label": short[reference],
                 "basis": basis(panel.attempts),
             }
-            tables["panels"].append(record)
-            ref = next((v for v in data.variants if v.name == reference), None)
+            tables["panels"].append(panel_row)
+            by_name = {variant.name: variant for variant in data.variants}
             for variant in data.variants:
-                area = budget_area(variant, most)
-                gain = area_difference(variant, ref, most) if ref and variant is not ref else None
-                p = area_p(variant, ref, most) if ref and variant is not ref else None
-                rests = {
-                    "seeds": len(variant.seeds),
-                    "attempts": area.attempts,
-                    "problems": area.problems,
-                }
-                named = {"panel": title, "variant": variant.name, "label": short[variant.name]}
-                named |= {
-                    "colour": painted[variant.name],
-                    "basis": basis(panel.outcomes[variant.name]),
-                }
-                tables["variants"].append(
-                    flat(**named, auc=area, auc_gain=gain, p_value=p, **rests)
+                area = budget_area(variant, largest)
+                gain = None
+                p_value = None
+                if reference in by_name and variant.name != reference:
+                    gain = area_difference(variant, by_name[reference], largest)
+                    p_value = area_p(variant, by_name[reference], largest)
+                variant_row = flat(
+                    panel=panel.title,
+                    variant=variant.name,
+                    label=short[variant.name],
+                    colour=colour_of[variant.name],
+                    basis=basis(panel.outcomes[variant.name]),
+                    auc=area,
+                    auc_gain=gain,
+                    p_value=p_value,
+                    seeds=len(variant.seeds),
+                    attempts=area.attempts,
+                    problems=area.problems,
                 )
-                budgets = _places(variant, most)
-                for budget, right in zip(budgets, under_budget(variant, budgets), strict=True):
+                tables["variants"].append(variant_row)
+                budgets = _budgets(variant, largest)
+                for budget, accuracy in zip(budgets, under_budget(variant, budgets), strict=True):
                     row = flat(
-                        panel=title,
+                        panel=panel.title,
                         variant=variant.name,
                         budget=budget,
-                        accuracy=right,
-                        basis=named["basis"],
+                        accuracy=accuracy,
+                        basis=variant_row["basis"],
                     )
                     tables["budgets"].append(row)
         tables["variants"] = corrected(tables["variants"])
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
-        sentences = token_findings(tables["panels"]) + cut_findings(tables["panels"])
+        sentences = token_findings(tables["panels"])
+        sentences += cut_findings(tables["panels"])
         sentences += pooled_findings(tables["panels"], "panel")
         for panel in with_answers(tables["panels"]):
-            own = [v for v in tables["variants"] if v["panel"] == panel["panel"]]
-            areas = ", ".join(
-                f"{v['label']} {span(v, 'auc', '.0%')}"
-                for v in sorted(own, key=lambda v: -v["auc"])
-            )
+            variants = rows_of(tables["variants"], panel)
+            by_area = sorted(variants, key=lambda variant: -variant["auc"])
+            areas = [f"{variant['label']} {span(variant, 'auc', '.0%')}" for variant in by_area]
             sentences.append(
                 f"{panel['panel']}: accuracy averaged over all budgets up to {panel['most']:,} "
-                f"{TITLES[panel['token_kind']]}: {areas}."
+                f"{TITLES[panel['token_kind']]}: {', '.join(areas)}."
             )
-            if leaders := _leaders(
-                tables["budgets"], panel, {v["variant"]: v["label"] for v in own}
-            ):
+            leaders = _leaders(rows_of(tables["budgets"], panel), variants)
+            if leaders:
                 sentences.append(
                     f"{panel['panel']}: most accurate under a budget, as measured: {leaders}."
                 )
-            compared = [v for v in own if v.get("auc_gain_low") is not None]
-            clear = [v for v in compared if differs(v) and v["auc_gain"] > 0]
-            above = [f"{v['label']} by {points(v, 'auc_gain')} ({tested(v)})" for v in clear]
+            compared = [row for row in variants if row.get("auc_gain_low") is not None]
+            above = []
+            for row in compared:
+                if differs(row) and row["auc_gain"] > 0:
+                    above.append(f"{row['label']} by {points(row, 'auc_gain')} ({tested(row)})")
             if compared:
                 sentences.append(
-                    f"{panel['panel']}: above {panel['reference_label']} on average over budgets, beyond chance: "
-                    f"{', '.join(above) or 'none'}."
+                    f"{panel['panel']}: above {panel['reference_label']} on average over budgets, "
+                    f"beyond chance: {', '.join(above) or 'none'}."
                 )
         return sentences
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
-        shown = [self._panel(tables, panel) for panel in with_answers(tables["panels"])]
+        charts = [self._panel(tables, panel) for panel in with_answers(tables["panels"])]
         note = [
-            "An answer counts if it is right and within the budget. AUC: accuracy averaged over all budgets.",
-            "Bands: simultaneous, over problems and seeds: in 95 % of cases a whole true line is inside its band.",
+            (
+                "An answer counts if it is right and within the budget. "
+                "AUC: accuracy averaged over all budgets."
+            ),
+            (
+                "Bands: simultaneous, over problems and seeds: "
+                "in 95 % of cases a whole true line is inside its band."
+            ),
         ]
         title = alt.TitleParams(
             "Accuracy under a budget of tokens: higher and earlier is better", subtitle=note
         )
-        grid = alt.concat(*shown, columns=2, spacing={"row": 110, "column": 70}, bounds="flush")
+        grid = alt.concat(*charts, columns=2, spacing={"row": 110, "column": 70}, bounds="flush")
         return themed(grid.resolve_scale(color="independent").properties(title=title))
 
-    def _panel(self, tables: Tables, panel: dict[str, Any]) -> Any:
-        own = [v for v in tables["variants"] if v["panel"] == panel["panel"]]
-        entry = {v["variant"]: f"{v['label']}: {span(v, 'auc', '.0%')}" for v in own}
-        lines = [
-            {**b, "line": entry[b["variant"]]}
-            for b in tables["budgets"]
-            if b["panel"] == panel["panel"]
-        ]
-        if self.scale == "log":
-            lines = [b for b in lines if b["budget"] > 0]
-        scale = alt.Scale(domain=list(entry.values()), range=[v["colour"] for v in own])
+    def _panel(self, tables: Tables, panel: Row) -> Any:
+        legend_entry = {}
+        palette = []
+        for variant in rows_of(tables["variants"], panel):
+            legend_entry[variant["basis"]] = f"{variant['label']}: {span(variant, 'auc', '.0%')}"
+            palette.append(variant["colour"])
+        lines = []
+        for row in rows_of(tables["budgets"], panel):
+            if self.scale == "linear" or row["budget"] > 0:
+                lines.append({**row, "line": legend_entry[row["basis"]]})
         legend = alt.Legend(
             title="AUC", orient="bottom", columns=2, symbolOpacity=1, symbolType="stroke"
         )
+        scale = alt.Scale(domain=list(legend_entry.values()), range=palette)
         colour = alt.Color("line:N", scale=scale, legend=legend)
-        ends = [min((b["budget"] for b in lines), default=1), panel["most"]]
-        across = (
-            alt.Scale(type="log", domain=ends, nice=False)
-            if self.scale == "log"
-            else alt.Scale(domain=ends)
-        )
-        named = f"budget in {TITLES[panel['token_kind']]}" + (
-            ", log scale" if self.scale == "log" else ""
-        )
+        smallest = min((row["budget"] for row in lines), default=1)
+        title = f"budget in {TITLES[panel['token_kind']]}"
+        if self.scale == "log":
+            x_scale = alt.Scale(type="log", domain=[smallest, panel["most"]], nice=False)
+            title += ", log scale"
+        else:
+            x_scale = alt.Scale(domain=[smallest, panel["most"]])
         axis = alt.Axis(format="~s", tickCount=6, labelOverlap="greedy", labelSeparation=6)
-        x = alt.X("budget:Q", title=named, scale=across, axis=axis)
+        x = alt.X("budget:Q", title=title, scale=x_scale, axis=axis)
         band = alt.Chart().mark_area(interpolate="step-after", opacity=0.1)
         line = alt.Chart().mark_line(interpolate="step-after", strokeWidth=1.8)
         layers = [
@@ -192,31 +208,39 @@ class Budget(Figure):
         )
 
 
-def _places(variant: Variant, most: int) -> list[float]:
-    """The budgets at which a variant's line steps up, thinned if there are many, and both ends."""
-    steps = np.unique(variant.tokens[variant.correct & (variant.tokens <= most)])
-    thinned = np.unique(
-        np.linspace(0, len(steps) - 1, min(PLACES, len(steps))).round().astype(np.int64)
-    )
-    return sorted({0.0, *steps[thinned].tolist(), float(most)})
+def _budgets(variant: Variant, largest: int) -> list[float]:
+    """Return the budgets at which a variant's line steps up, thinned if many, and both ends."""
+    steps = np.unique(variant.tokens[variant.correct & (variant.tokens <= largest)])
+    positions = np.linspace(0, len(steps) - 1, min(POINTS, len(steps)))
+    thinned = np.unique(positions.round().astype(np.int64))
+    return sorted({0.0, *steps[thinned].tolist(), float(largest)})
 
 
-def _leaders(budgets: Records, panel: dict[str, Any], short: dict[str, str]) -> str:
-    """Who leads up to which budget; a lead over less than a tenth of a budget is left out."""
-    own = sorted((b for b in budgets if b["panel"] == panel["panel"]), key=lambda b: b["budget"])
-    so_far: dict[str, float] = {}
-    leads: list[tuple[str, float]] = []  # and from which budget on
-    for b in own:
-        so_far[b["variant"]] = b["accuracy"]
-        first = max(so_far, key=lambda name: so_far[name])
-        if so_far[first] > 0 and (not leads or so_far[first] > so_far[leads[-1][0]]):
-            if leads and b["budget"] < 1.1 * leads[-1][1]:
-                leads.pop()
-            if not leads or leads[-1][0] != first:
-                leads.append((first, b["budget"]))
-    said = [
-        f"{short[name]} up to {end:,.0f} tokens"
-        for (name, _), (_, end) in itertools.pairwise(leads)
-    ]
-    last = [short[name] for name, _ in leads[-1:]]
-    return ", ".join([*said, *(f"{name} beyond" if said else name for name in last)])
+def _leaders(budgets: Records, variants: Records) -> str:
+    """Say which variant leads up to which budget.
+
+    A lead over less than a tenth of a budget is left out.
+    """
+    accuracy: dict[str, float] = {}  # of each variant, at the budget so far
+    leaders: list[str] = []
+    starts: list[float] = []  # the budget from which each of them leads
+    for row in sorted(budgets, key=lambda row: row["budget"]):
+        accuracy[row["basis"]] = row["accuracy"]
+        first = max(accuracy, key=lambda variant: accuracy[variant])
+        if accuracy[first] <= 0 or (leaders and accuracy[first] <= accuracy[leaders[-1]]):
+            continue
+        if leaders and row["budget"] < 1.1 * starts[-1]:
+            leaders.pop()
+            starts.pop()
+        if not leaders or leaders[-1] != first:
+            leaders.append(first)
+            starts.append(row["budget"])
+    if not leaders:
+        return ""
+    label = {variant["basis"]: variant["label"] for variant in variants}
+    clauses = []
+    for leader, end in zip(leaders[:-1], starts[1:], strict=True):
+        clauses.append(f"{label[leader]} up to {end:,.0f} tokens")
+    last = label[leaders[-1]]
+    clauses.append(f"{last} beyond" if clauses else last)
+    return ", ".join(clauses)

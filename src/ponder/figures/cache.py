@@ -1,4 +1,4 @@
-"""Draws accuracy against the bytes of the KV cache, one line per eviction policy, beside the full
+"""Draws accuracy against the bytes of the KV cache, one line per eviction policy, next to the full
 cache.
 
 Both axes have 95 % intervals over problems. Each point is also compared with the full cache, paired
@@ -7,29 +7,31 @@ by problem, because both are asked the same problems. The table also has the tim
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import altair as alt
 import numpy as np
 
-from ponder.core import Figure, Outcome, Records, Tables, UserError
+from ponder.core import Estimate, Figure, Outcome, Records, Tables, UserError
 from ponder.core.text import number
 from ponder.figures import (
     COLOURS,
+    Row,
     basis,
     counts,
     flat,
     heading,
+    in_problem_order,
     percent,
     pooled_findings,
+    rows_of,
     span,
     themed,
     values,
 )
-from ponder.figures._settings import beside, owners, setting, setting_reader
-from ponder.figures._variants import points
+from ponder.figures._variants import other_settings, owners, points, setting, setting_reader
 from ponder.stats.accuracy import accuracy, mean
 from ponder.stats.columns import clusters
 from ponder.stats.paired import matched, paired_difference
@@ -45,6 +47,10 @@ MEASURED = (
     ("cpu_ms", "cpu_seconds_per_token", 1000),
 )
 LOG_FROM = 4  # ratio of the largest cache to the smallest from which the axis is logarithmic
+BYTES = (
+    "datum.value >= 1e6 ? format(datum.value / 1e6, '~g') + ' MB'"
+    " : format(datum.value / 1e3, '~g') + ' KB'"
+)
 
 
 @dataclass(frozen=True)
@@ -58,187 +64,215 @@ class Cache(Figure):
     example: ClassVar[dict[str, Any]] = {"bytes": "per_turn"}
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
-        counted = [o for o in outcomes if o.details.get(self.bytes)]
-        if not counted:
+        recorded = [outcome for outcome in outcomes if outcome.details.get(self.bytes)]
+        if not recorded:
             raise UserError(
                 f"no attempt records `{self.bytes}`, which this figure draws",
                 hint="models that a method such as `compress` was applied to record it",
             )
-        full_cache_of = beneath(outcomes, lambda cell: owners(cell, self.by))
-        policy_of = setting_reader(self.by)
-        pruned = {
-            o.cell.model_key: beside(o.cell, self.by)
-            for o in counted
-            if policy_of(o) not in (None, FULL)
-        }
-        others = in_words(pruned, but=[label.rpartition(".")[2] for label in self.labels])
-        tasks, models = task_labels(counted), model_labels(counted)
-        groups: dict[tuple[str, int, str], dict[tuple[str, str], list[Outcome]]] = {}
-        for o in counted:
-            policy = str(policy_of(o) or FULL)
-            name = ", ".join(filter(None, (policy, others.get(o.cell.model_key))))
-            panel_key = (tasks[o.cell.task_key], o.size, full_cache_of[o.cell.model_key].name)
-            groups.setdefault(panel_key, {}).setdefault(
-                (name, models[o.cell.model_key]), []
-            ).append(o)
-        several = len({(task, model) for task, _, model in groups}) < len(groups)
         tables: Tables = {"summary": [], "points": []}
-        for (task, size, model), by_point in sorted(groups.items()):
-            panel = panel_label(task, size if several else None, model=model)
-            whole = [
-                o for (policy, _), part in sorted(by_point.items()) if policy == FULL for o in part
-            ]
-            everything = [o for part in by_point.values() for o in part]
-            record = {
+        for panel, by_point in self._panels(outcomes, recorded):
+            attempts = _joined(by_point.values())
+            summary = {
                 "panel": panel,
-                "rests_on": counts(everything),
+                "rests_on": counts(attempts),
                 "pooled": pooled(by_point.values()),
+                "basis": basis(attempts),
             }
-            tables["summary"].append({**record, "basis": basis(everything)})
-            rows = [
-                self._point(panel, policy, part, whole)
-                for (policy, _), part in sorted(by_point.items())
-            ]
-            answered = [p for p in rows if p["attempts"]]
-            tables["points"] += sorted(answered, key=lambda p: (p["policy"], p["bytes"]))
+            tables["summary"].append(summary)
+            full_cache = _joined(by_point[point] for point in by_point if point[0] == FULL)
+            rows = []
+            for (policy, _), point_attempts in by_point.items():
+                row = self._point(panel, policy, point_attempts, full_cache)
+                if row["attempts"]:
+                    rows.append(row)
+            tables["points"] += sorted(rows, key=lambda row: (row["policy"], row["bytes"]))
         return tables
 
+    def _panels(
+        self, outcomes: Sequence[Outcome], recorded: Sequence[Outcome]
+    ) -> list[tuple[str, dict[tuple[str, str], list[Outcome]]]]:
+        """Return each panel's title and its attempts, by policy and model, both sorted."""
+        full_cache_of = beneath(outcomes, lambda cell: owners(cell, self.by))
+        policy_of = setting_reader(self.by)
+        pruned = {}
+        for outcome in recorded:
+            if policy_of(outcome) not in (None, FULL):
+                pruned[outcome.cell.model_key] = other_settings(outcome.cell, self.by)
+        labels = [label.rpartition(".")[2] for label in self.labels]
+        settings = in_words(pruned, but=labels)
+        tasks = task_labels(recorded)
+        models = model_labels(recorded)
+        groups: dict[tuple[str, int, str], dict[tuple[str, str], list[Outcome]]] = {}
+        for outcome in recorded:
+            model = outcome.cell.model_key
+            policy = str(policy_of(outcome) or FULL)
+            if settings.get(model):
+                policy = f"{policy}, {settings[model]}"
+            panel = (tasks[outcome.cell.task_key], outcome.size, full_cache_of[model].name)
+            by_point = groups.setdefault(panel, {})
+            by_point.setdefault((policy, models[model]), []).append(outcome)
+        several_sizes = len({(task, model) for task, _, model in groups}) < len(groups)
+        panels = []
+        for (task, size, model_name), by_point in sorted(groups.items()):
+            title = panel_label(task, size if several_sizes else None, model=model_name)
+            panels.append((title, dict(sorted(by_point.items()))))
+        return panels
+
     def _point(
-        self, panel: str, policy: str, part: Sequence[Outcome], whole: Sequence[Outcome]
-    ) -> dict[str, Any]:
-        answered = sorted(
-            (o for o in part if o.answered), key=lambda o: (o.size, o.problem, o.sample)
+        self, panel: str, policy: str, attempts: Sequence[Outcome], full_cache: Sequence[Outcome]
+    ) -> Row:
+        """Return a policy's accuracy and cache bytes, with the paired gain over the full cache."""
+        answered = in_problem_order(attempts)
+        correct = np.array([outcome.correct for outcome in answered], dtype=np.bool_)
+        right = accuracy(correct, clusters(answered))
+        row = flat(
+            panel=panel, policy=policy, accuracy=right, bytes=_mean_detail(answered, self.bytes)
         )
-        problem = clusters(answered)
-        right = accuracy(np.array([o.correct for o in answered], dtype=np.bool_), problem)
-        bytes_ = mean(
-            np.array([o.details[self.bytes] for o in answered], dtype=np.float64), problem
-        )
-        record = flat(panel=panel, policy=policy, accuracy=right, bytes=bytes_)
-        for name, detail, scale in MEASURED:
-            if told := [o for o in answered if detail in o.details]:
-                measured = np.array([scale * o.details[detail] for o in told], dtype=np.float64)
-                record |= flat(**{name: mean(measured, clusters(told))})
-        if whole and policy != FULL:
-            record |= flat(gain=paired_difference(*matched(answered, whole)))
-        named = {name: setting(part[0], name) for name in self.labels if policy != FULL}
-        said = ", ".join(
-            f"{name} {value:g}" for name, value in named.items() if isinstance(value, int | float)
-        )
-        rests_on: dict[str, Any] = {
-            "attempts": right.attempts,
-            "problems": right.problems,
-            "failed": len(part) - len(answered),
-        }
-        rests_on["basis"] = basis(part)
-        return {
-            **record,
-            "settings": said,
-            **{k: v for k, v in named.items() if v is not None},
-            **rests_on,
-        }
+        for column, detail, factor in MEASURED:
+            measured = [outcome for outcome in answered if detail in outcome.details]
+            if measured:
+                row |= flat(**{column: _mean_detail(measured, detail, factor)})
+        settings = {}
+        if policy != FULL:
+            if full_cache:
+                row |= flat(gain=paired_difference(*matched(answered, full_cache)))
+            settings = {name: setting(attempts[0], name) for name in self.labels}
+        numbers = []
+        for name, value in settings.items():
+            if isinstance(value, int | float):
+                numbers.append(f"{name} {value:g}")
+        row["settings"] = ", ".join(numbers)
+        for name, value in settings.items():
+            if value is not None:
+                row[name] = value
+        row["attempts"] = right.attempts
+        row["problems"] = right.problems
+        row["failed"] = len(attempts) - len(answered)
+        row["basis"] = basis(attempts)
+        return row
 
     def findings(self, tables: Tables) -> list[str]:
         sentences = pooled_findings(tables["summary"], "panel")
-        for row in tables["summary"]:
-            own = [p for p in tables["points"] if p["panel"] == row["panel"]]
-            whole = [p for p in own if p["policy"] == FULL]
-            pruned = [p for p in own if p["policy"] != FULL and p.get("gain_high") is not None]
-            if not whole or not pruned:
+        for summary in tables["summary"]:
+            rows = rows_of(tables["points"], summary)
+            full_caches = [row for row in rows if row["policy"] == FULL]
+            pruned = [row for row in rows if row.get("gain_high") is not None]
+            if not full_caches or not pruned:
                 continue
-            full = f"the full cache has {span(whole[0], 'accuracy', '.0%')} accuracy with {_size(whole[0]['bytes'])}"
-            equal = [p for p in pruned if p["gain_high"] >= 0]
-            if not equal:
-                sentences.append(f"{row['panel']}: {full}; every pruned cache is less accurate.")
+            full = full_caches[0]
+            sentence = (
+                f"{summary['panel']}: the full cache has {span(full, 'accuracy', '.0%')} accuracy "
+                f"with {_size(full['bytes'])}"
+            )
+            as_accurate = [row for row in pruned if row["gain_high"] >= 0]
+            if not as_accurate:
+                sentences.append(f"{sentence}; every pruned cache is less accurate.")
                 continue
-            least = min(equal, key=lambda p: p["bytes"])
-            name = ", ".join(n for n in (least["policy"], least["settings"]) if n)
-            fraction, gain = least["bytes"] / whole[0]["bytes"], points(least, "gain")
+            smallest = min(as_accurate, key=lambda row: row["bytes"])
+            name = smallest["policy"]
+            if smallest["settings"]:
+                name = f"{name}, {smallest['settings']}"
+            fraction = smallest["bytes"] / full["bytes"]
             sentences.append(
-                f"{row['panel']}: {full}; the smallest cache that isn't shown to be less accurate is {name}, with "
-                f"{_size(least['bytes'])} ({fraction:.0%} of the full cache): {gain}, paired by problem."
-                f"{_time(least, whole[0])}"
+                f"{sentence}; the smallest cache that isn't shown to be less accurate is {name}, "
+                f"with {_size(smallest['bytes'])} ({fraction:.0%} of the full cache): "
+                f"{points(smallest, 'gain')}, paired by problem.{_time(smallest, full)}"
             )
         return sentences
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
-        policies = sorted(
-            {p["policy"] for p in tables["points"]}, key=lambda name: (name != FULL, name)
-        )
+        policies = sorted({row["policy"] for row in tables["points"]})
+        if FULL in policies:
+            policies.remove(FULL)
+            policies.insert(0, FULL)
         panels = [self._panel(tables["points"], row, policies) for row in tables["summary"]]
-        joined = (
-            f" A line joins points that differ only in their {self.labels[0]}."
-            if self.labels
-            else ""
-        )
-        note = f"Bars: 95 % intervals over problems.{joined}"
+        note = "Bars: 95 % intervals over problems."
+        if self.labels:
+            note += f" A line joins points that differ only in their {self.labels[0]}."
         title = alt.TitleParams(
             "Accuracy by size of the KV cache: up and to the left is better", subtitle=note
         )
         return themed(alt.concat(*panels, columns=2, spacing=30).properties(title=title))
 
-    def _panel(self, rows: Records, row: dict[str, Any], policies: list[str]) -> Any:
-        own = [p for p in rows if p["panel"] == row["panel"]]
-        shown = alt.Chart(values([{**p, "line": self._line(p, own)} for p in own]))
-        unit = "datum.value >= 1e6 ? format(datum.value / 1e6, '~g') + ' MB' : format(datum.value / 1e3, '~g') + ' KB'"
+    def _panel(self, table: Records, summary: Row, policies: list[str]) -> Any:
+        rows = rows_of(table, summary)
+        smallest = min(row["bytes"] for row in rows)
+        largest = max(row["bytes"] for row in rows)
         # Vega's own ticks on a logarithmic axis are only powers of ten if the axis is short.
-        wide = max(p["bytes"] for p in own) > LOG_FROM * min(p["bytes"] for p in own)
-        scale = alt.Scale(type="log" if wide else "linear", nice=False, zero=False, padding=20)
-        axis = alt.Axis(labelExpr=unit, labelOverlap="greedy", labelSeparation=8, tickCount=6)
-        name = "mean size of the cache" + (" (log scale)" if wide else "")
-        x = alt.X("bytes:Q", title=name, scale=scale, axis=axis)
-        y = percent("accuracy", "accuracy")
-        colour = alt.Color(
-            "policy:N",
-            scale=alt.Scale(domain=policies, range=["#5b6770", *COLOURS[:7]])
-            if FULL in policies
-            else alt.Undefined,
-            legend=alt.Legend(title=None, orient="bottom", symbolOpacity=1),
+        log = largest > LOG_FROM * smallest
+        x = alt.X(
+            "bytes:Q",
+            title="mean size of the cache" + (" (log scale)" if log else ""),
+            scale=alt.Scale(type="log" if log else "linear", nice=False, zero=False, padding=20),
+            axis=alt.Axis(labelExpr=BYTES, labelOverlap="greedy", labelSeparation=8, tickCount=6),
         )
-        tooltip = [
-            "policy:N",
-            "settings:N",
-            *(alt.Tooltip(f"{f}:Q", format=",.3~s") for f in ("accuracy", "bytes")),
-        ]
-        tooltip += [
-            f"{name}:Q"
-            for name in ("kl", "wall_ms", "cpu_ms", "attempts", "problems")
-            if any(name in p for p in own)
-        ]
+        y = percent("accuracy", "accuracy")
+        scale: Any = alt.Undefined
+        if FULL in policies:
+            scale = alt.Scale(domain=policies, range=["#5b6770", *COLOURS[:7]])
+        legend = alt.Legend(title=None, orient="bottom", symbolOpacity=1)
+        colour = alt.Color("policy:N", scale=scale, legend=legend)
+        tooltip: list[Any] = ["policy:N", "settings:N"]
+        tooltip.append(alt.Tooltip("accuracy:Q", format=",.3~s"))
+        tooltip.append(alt.Tooltip("bytes:Q", format=",.3~s"))
+        for name in ("kl", "wall_ms", "cpu_ms", "attempts", "problems"):
+            if any(name in row for row in rows):
+                tooltip.append(f"{name}:Q")
+        chart = alt.Chart(values([{**row, "line": self._line(row, rows)} for row in rows]))
         layers = [
-            shown.mark_line(strokeWidth=1.2, opacity=0.55).encode(
+            chart.mark_line(strokeWidth=1.2, opacity=0.55).encode(
                 x=x, y=y, color=colour, detail="line:N"
             ),
-            shown.mark_rule(opacity=0.22).encode(
+            chart.mark_rule(opacity=0.22).encode(
                 x=x, y=percent("accuracy_low"), y2="accuracy_high:Q", color=colour
             ),
-            shown.mark_rule(opacity=0.22).encode(
+            chart.mark_rule(opacity=0.22).encode(
                 x=alt.X("bytes_low:Q"), x2="bytes_high:Q", y=y, color=colour
             ),
-            shown.mark_point(filled=True, size=46, opacity=1).encode(
+            chart.mark_point(filled=True, size=46, opacity=1).encode(
                 x=x, y=y, color=colour, tooltip=tooltip
             ),
         ]
-        title = heading(row["panel"], [row["rests_on"], row["pooled"]], WIDTH)
+        title = heading(summary["panel"], [summary["rests_on"], summary["pooled"]], WIDTH)
         title.fontSize = 12
         return alt.layer(*layers, width=WIDTH, height=280, title=title)
 
-    def _line(self, point: dict[str, Any], own: Records) -> str:
-        """The name of a point's line: the policy, and the settings that vary besides the first of
-        the labels.
-        """
-        mine = [p for p in own if p["policy"] == point["policy"]]
-        rest = [name for name in self.labels[1:] if len({p.get(name) for p in mine}) > 1]
-        varied = len({p.get(self.labels[0]) for p in mine}) > 1
-        return " ".join([point["policy"], *(str(point.get(name)) for name in rest if varied)])
+    def _line(self, point: Row, rows: Records) -> str:
+        """Name a point's line: the policy, and the settings that vary besides the first label."""
+        same_policy = [row for row in rows if row["policy"] == point["policy"]]
+
+        def varies(name: str) -> bool:
+            return len({row.get(name) for row in same_policy}) > 1
+
+        name = str(point["policy"])
+        if varies(self.labels[0]):
+            for label in self.labels[1:]:
+                if varies(label):
+                    name += f" {point.get(label)}"
+        return name
 
 
-def _time(pruned: dict[str, Any], whole: dict[str, Any]) -> str:
-    """What the smaller cache saves in time, if both were measured."""
-    if pruned.get("cpu_ms") is None or whole.get("cpu_ms") is None:
+def _joined(groups: Iterable[Sequence[Outcome]]) -> list[Outcome]:
+    attempts: list[Outcome] = []
+    for group in groups:
+        attempts += group
+    return attempts
+
+
+def _mean_detail(attempts: Sequence[Outcome], detail: str, factor: float = 1) -> Estimate:
+    measured = [factor * outcome.details[detail] for outcome in attempts]
+    return mean(np.array(measured, dtype=np.float64), clusters(attempts))
+
+
+def _time(pruned: Row, full: Row) -> str:
+    """Say how long a token takes with the smaller cache and with the full one, if measured."""
+    if pruned.get("cpu_ms") is None or full.get("cpu_ms") is None:
         return ""
-    own, full = (span(point, "cpu_ms", ".3g") for point in (pruned, whole))
-    return f" A token takes {own} ms of CPU with it, {full} ms with the full cache."
+    return (
+        f" A token takes {span(pruned, 'cpu_ms', '.3g')} ms of CPU with it, "
+        f"{span(full, 'cpu_ms', '.3g')} ms with the full cache."
+    )
 
 
 def _size(count: float) -> str:

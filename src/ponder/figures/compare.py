@@ -1,27 +1,56 @@
 """Draws two models on the same problems: difference in accuracy and ratio of tokens by size, with a
 verdict.
 
-A is the reference; a difference is B less A, a ratio B over A. `ponder compare` prints the numbers.
+A is the reference; a difference is B − A, a ratio B / A. `ponder compare` prints the numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
 
 from ponder.core import Figure, ModelLabel, Outcome, Records, Tables, UserError
-from ponder.figures import COLOURS, INK, MUTED, heading, pooled_findings, themed, values
-from ponder.figures._compared import compared_findings, compared_tables, end, in_common
-from ponder.figures._tokens import TITLES, Tokens, counted, token_findings, token_kind
-from ponder.figures._units import size_title, unit_of
+from ponder.core.text import count
+from ponder.figures import (
+    COLOURS,
+    INK,
+    MUTED,
+    Row,
+    basis,
+    flat,
+    heading,
+    interval_tooltips,
+    pooled_findings,
+    rows_of,
+    themed,
+    values,
+)
+from ponder.figures._units import (
+    TITLES,
+    Tokens,
+    size_title,
+    token_columns,
+    token_findings,
+    token_kind,
+    unit_of,
+)
+from ponder.figures._variants import points
 from ponder.stats.columns import FEWEST_PAIRS
-from ponder.stats.compare import compare_tasks
+from ponder.stats.compare import PairComparison, compare_tasks
+from ponder.stats.compare import Row as Quantity
+from ponder.stats.corrections import FALSE_RATE
 from ponder.study.labels import chosen_variant, pooled, task_labels, variant_labels
 
-WIDTH, HEIGHT = 400, 260
+WIDTH = 400  # pixels
+HEIGHT = 260
+RATIO_TICKS = (
+    *(0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+    *(1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20),
+)
 
 
 @dataclass(frozen=True)
@@ -45,205 +74,377 @@ class Compare(Figure):
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         names = variant_labels(outcomes)
         if len(names) < 2:
-            return compared_tables(("", ""), {}, []) | {"panels": []}
+            return compared_tables(("", ""), {}, [])
         b = chosen_variant(outcomes, self.b) if self.b else b""
         a = chosen_variant(outcomes, self.a, but=b)
         b = b or chosen_variant(outcomes, but=a)
-        both = [o for o in outcomes if o.cell.variant_key in (a, b)]
+        both = [outcome for outcome in outcomes if outcome.cell.variant_key in (a, b)]
         task_of = task_labels(both)
-        tasks: dict[str, tuple[list[Outcome], list[Outcome]]] = {
-            task: ([], []) for task in sorted(task_of.values())
-        }
-        for o in both:
-            side = 1 if o.cell.variant_key == b else 0
-            tasks[task_of[o.cell.task_key]][side].append(o)
+        tasks: dict[str, tuple[list[Outcome], list[Outcome]]] = {}
+        for task in sorted(task_of.values()):
+            tasks[task] = ([], [])
+        for outcome in both:
+            of_a, of_b = tasks[task_of[outcome.cell.task_key]]
+            side = of_b if outcome.cell.variant_key == b else of_a
+            side.append(outcome)
         results = compare_tasks(list(tasks.values()), self.margin, token_kind(both, self.tokens))
         tables = compared_tables((names[a], names[b]), tasks, results)
-        for record in tables["comparisons"]:
-            sides = tasks[record["task"]]
-            panel = {
-                "task": record["task"],
-                "unit": unit_of(sides[0], ""),
-                **counted(both, self.tokens),
-            }
-            panel |= {"pooled": pooled(side for side in sides if side), "basis": record["basis"]}
-            tables["panels"].append(panel)
+        for panel in tables["panels"]:
+            sides = tasks[panel["task"]]
+            panel.update(token_columns(both, self.tokens))
+            panel["pooled"] = pooled(side for side in sides if side)
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
         if not tables["comparisons"]:
             return ["Nothing is compared: no two models answered the same problems."]
-        first = token_findings(tables["panels"]) + compared_findings(tables)
-        return first + pooled_findings(tables["panels"], "task")
+        sentences = token_findings(tables["panels"])
+        several = len(tables["comparisons"]) > 1
+        for comparison in tables["comparisons"]:
+            task = f"{comparison['task']}: " if several else ""
+            models = f"A is {comparison['a']}, B is {comparison['b']}"
+            sentences.append(f"{task}{comparison['sentence']} ({models}).")
+            sentences.append(f"{task}{in_common(comparison)}.")
+            ratios = _clear_ratios(rows_of(tables["rows"], comparison))
+            if ratios:
+                sentences.append(f"{task}B / A, beyond chance after correction: {ratios}.")
+        return sentences + pooled_findings(tables["panels"], "task")
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
-        return drawn(tables)
+        return compared_chart(tables)
 
 
-def drawn(tables: Tables) -> alt.TopLevelMixin:
-    """The chart of tables that may have been made from two stores."""
-    shown = []
-    for record, panel in zip(tables["comparisons"], tables["panels"], strict=True):
-        sizes = [r for r in tables["sizes"] if r["task"] == record["task"]]
-        [whole] = [
-            r for r in tables["rows"] if r["task"] == record["task"] and r["quantity"] == "accuracy"
-        ]
-        with_interval = [r for r in sizes if r["problems"] >= FEWEST_PAIRS]
-        shown.append(_accuracy(record, panel, with_interval or sizes, whole))
-        with_ratio = [r for r in sizes if r["ratio"] is not None]
+# Tables and sentences; `ponder compare` prints them.
+
+
+def compared_tables(
+    names: tuple[str, str],
+    tasks: Mapping[str, tuple[Sequence[Outcome], Sequence[Outcome]]],
+    results: Sequence[PairComparison | None],
+) -> Tables:
+    """Return one row per task, per quantity of a task, per size, and per quantity left out.
+
+    `panels` has a row per task too, with the unit of its sizes.
+    """
+    tables: Tables = {"comparisons": [], "rows": [], "sizes": [], "omitted": [], "panels": []}
+    for (task, (of_a, of_b)), result in zip(tasks.items(), results, strict=True):
+        if result is None:
+            continue
+        attempts = [*of_a, *of_b]
+        both = basis(attempts)
+        tables["comparisons"].append({**_comparison(names, task, result), "basis": both})
+        tables["panels"].append({"task": task, "unit": unit_of(of_a, ""), "basis": both})
+        for quantity in result.rows:
+            row = flat(
+                task=task,
+                quantity=quantity.quantity,
+                is_ratio=quantity.ratio,
+                a=quantity.first,
+                b=quantity.second,
+                effect=quantity.effect,
+                p_value=quantity.p_value,
+                q_value=quantity.q_value,
+                note=quantity.note,
+                basis=both,
+            )
+            tables["rows"].append(row)
+        for at_size in result.by_size:
+            row = {"ratio": None, "ratio_low": None, "ratio_high": None}
+            row |= flat(
+                task=task,
+                size=at_size.size,
+                a=at_size.first,
+                b=at_size.second,
+                difference=at_size.difference,
+                ratio=at_size.tokens,
+                only_a=at_size.only_first,
+                only_b=at_size.only_second,
+                problems=at_size.first.problems,
+                extrapolated=at_size.extrapolated,
+                basis=basis(o for o in attempts if o.size == at_size.size),
+            )
+            tables["sizes"].append(row)
+        for omitted, why in result.omitted:
+            tables["omitted"].append({"task": task, "quantity": omitted, "why": why, "basis": both})
+    return tables
+
+
+def _comparison(names: tuple[str, str], task: str, result: PairComparison) -> Row:
+    row: Row = {"task": task, "a": names[0], "b": names[1], "problems": result.problems}
+    for name in ("attempts", "seeds", "left_out", "failed"):
+        of_a, of_b = getattr(result, name)
+        row[f"{name}_a"] = of_a
+        row[f"{name}_b"] = of_b
+    row["margin"] = result.margin
+    row["verdict"] = result.verdict
+    row["more_problems"] = None
+    if not math.isinf(result.more_problems):
+        row["more_problems"] = int(result.more_problems)
+    components = result.components
+    row["variance_between"] = components.between if components.separate else None
+    row["variance"] = components.total
+    row["sentence"] = verdict_sentence(result)
+    return row
+
+
+def verdict_sentence(result: PairComparison) -> str:
+    """Say what the comparison shows of B against A."""
+    accuracy = result.rows[0]
+    tokens = result.row("tokens")
+    difference = points(flat(effect=accuracy.effect), "effect")
+    margin = f"{100 * result.margin:g} points"
+    end = f"; {_tokens_clause(tokens)}" if tokens else ""
+    if result.problems < FEWEST_PAIRS:
+        problems = count(result.problems, "problem")
+        return f"Can't tell: {problems} in common, and an interval needs {FEWEST_PAIRS}"
+    if result.verdict == "above":
+        return f"B is better than A: {difference}{end}"
+    if result.verdict == "not below":
+        cost = _at_tokens(tokens)
+        return f"B is not worse than A by more than {margin}{cost}: {difference}{end}"
+    if result.verdict == "slightly below":
+        cost = _at_tokens(tokens)
+        return f"B is worse than A, but by less than {margin}{cost}: {difference}{end}"
+    if result.verdict == "below":
+        return f"B is worse than A: {difference}{end}"
+    needed = _more_problems(result)
+    if accuracy.p_value <= FALSE_RATE:
+        return (
+            f"Can't tell: {difference}, which doesn't withstand the correction for all "
+            f"comparisons; {needed}{end}"
+        )
+    return (
+        f"Can't tell: {difference}, which excludes neither 0 nor a loss of {margin}; {needed}{end}"
+    )
+
+
+def _at_tokens(tokens: Quantity | None) -> str:
+    """Return ` at 44% fewer tokens`, if that is beyond chance."""
+    if tokens is None or not tokens.differs:
+        return ""
+    ratio = tokens.effect.value
+    if ratio < 1:
+        return f" at {1 - ratio:.0%} fewer tokens"
+    if ratio < 3:
+        return f" at {ratio - 1:.0%} more tokens"
+    return f" at {ratio:.1f} times the tokens"
+
+
+def _tokens_clause(tokens: Quantity) -> str:
+    effect = tokens.effect
+    interval = f"{effect.value:.2f} [{effect.low:.2f}, {effect.high:.2f}]"
+    clause = f"its tokens are {interval} times those of A"
+    if not tokens.differs:
+        clause += ", which chance explains"
+    return clause
+
+
+def _more_problems(result: PairComparison) -> str:
+    """Say how many more problems would decide."""
+    if math.isfinite(result.more_problems):
+        problems = count(_rounded_up(result.more_problems), "more problem")
+        return f"about {problems} would decide in 80 % of runs, if the difference is as measured"
+    if result.components.trained:
+        return (
+            "no number of problems would decide: training seeds differ too much, "
+            "so train more of them"
+        )
+    return "no number of problems would decide, if the difference is as measured"
+
+
+def _rounded_up(n: float) -> int:
+    """Round up to two digits."""
+    step = int(10 ** max(0, math.floor(math.log10(n)) - 1))
+    return math.ceil(n / step) * step
+
+
+def in_common(comparison: Row) -> str:
+    """Say how many problems are compared, and what is left out."""
+    text = (
+        f"{count(comparison['problems'], 'problem')} in common; "
+        f"attempts: A {comparison['attempts_a']:,}, B {comparison['attempts_b']:,}"
+    )
+    for side in ("a", "b"):
+        seeds = comparison[f"seeds_{side}"]
+        if seeds > 1:
+            text += f"; {side.upper()} has {seeds} training seeds"
+        elif seeds == 1:
+            text += (
+                f"; {side.upper()} has one training seed, so nothing is known about how "
+                "training varies"
+            )
+    several_seeds = max(comparison["seeds_a"], comparison["seeds_b"]) > 1
+    omissions = []
+    for side, other in (("A", "B"), ("B", "A")):
+        problems = comparison[f"left_out_{side.lower()}"]
+        if problems:
+            why = f"{other} did not answer"
+            if several_seeds:
+                why = "not every seed of both answered"
+            omissions.append(f"{count(problems, 'problem')} of {side} that {why}")
+    for side in ("a", "b"):
+        failed = comparison[f"failed_{side}"]
+        if failed:
+            omissions.append(f"{count(failed, 'failed attempt')} of {side.upper()}")
+    if omissions:
+        text += f". Left out: {', '.join(omissions)}"
+    return text
+
+
+def _clear_ratios(rows: Records) -> str:
+    """List the ratios that are beyond chance after the correction for all comparisons."""
+    clear = []
+    for row in rows:
+        if row["is_ratio"] and row["q_value"] <= FALSE_RATE:
+            clear.append(f"{row['quantity']} × {_ratio(row)}")
+    return ", ".join(clear)
+
+
+def _ratio(row: Row) -> str:
+    return f"{row['effect']:.2f} [{_end(row['effect_low'])}, {_end(row['effect_high'])}]"
+
+
+def _end(value: float | None) -> str:
+    return "?" if value is None else f"{value:.2f}"
+
+
+# Charts.
+
+
+def compared_chart(tables: Tables) -> alt.TopLevelMixin:
+    """Draw tables that may have been made from two stores."""
+    charts = []
+    for comparison, panel in zip(tables["comparisons"], tables["panels"], strict=True):
+        sizes = rows_of(tables["sizes"], comparison)
+        quantities = {row["quantity"]: row for row in rows_of(tables["rows"], comparison)}
+        with_interval = [row for row in sizes if row["problems"] >= FEWEST_PAIRS]
+        charts.append(
+            _accuracy_panel(comparison, panel, with_interval or sizes, quantities["accuracy"])
+        )
+        with_ratio = [row for row in sizes if row["ratio"] is not None]
         if with_ratio:
-            tokens = [
-                r
-                for r in tables["rows"]
-                if r["task"] == record["task"] and r["quantity"] == "tokens"
-            ]
-            shown.append(_tokens(panel, with_ratio, tokens))
-    if not shown:
+            charts.append(_tokens_panel(panel, with_ratio, quantities.get("tokens")))
+    if not charts:
         nothing = alt.Chart(values([{"text": "no two models answered the same problems"}]))
         return themed(
             nothing.mark_text(color=INK).encode(text="text:N"), title="Nothing to compare"
         )
     first = tables["comparisons"][0]
-    names = [f"A: {first['a']}", f"B: {first['b']}"]
-    title = alt.TitleParams("B compared with A on the same problems", subtitle=names)
-    return themed(alt.concat(*shown, columns=2, spacing=50).properties(title=title))
+    title = alt.TitleParams(
+        "B compared with A on the same problems",
+        subtitle=[f"A: {first['a']}", f"B: {first['b']}"],
+    )
+    return themed(alt.concat(*charts, columns=2, spacing=50).properties(title=title))
 
 
-def _x(panel: dict[str, Any], sizes: Records) -> alt.X:
-    places = [r["size"] for r in sizes]
-    if len(places) == 1:  # a benchmark's one size is no size
+def _size_axis(panel: Row, rows: Records) -> alt.X:
+    sizes = [row["size"] for row in rows]
+    if len(sizes) == 1:  # a benchmark has one size, which is just a number
         return alt.X("size:Q", axis=None)
-    logarithmic = min(places) > 0
     # Sizes at the very edge would have half of their bars cut off.
-    room = (
-        [min(places) / 1.08, max(places) * 1.08]
-        if logarithmic
-        else [min(places) - 1, max(places) + 1]
-    )
-    scale = alt.Scale(type="log" if logarithmic else "linear", domain=room, nice=False)
-    axis = alt.Axis(
-        values=places, format="~g", labelOverlap="greedy", labelSeparation=5, grid=False
-    )
-    return alt.X(
-        "size:Q",
-        title=size_title(panel["unit"], "log scale" if logarithmic else ""),
-        scale=scale,
-        axis=axis,
-    )
+    if min(sizes) > 0:
+        domain = [min(sizes) / 1.08, max(sizes) * 1.08]
+        scale = alt.Scale(type="log", domain=domain, nice=False)
+        title = size_title(panel["unit"], "log scale")
+    else:
+        domain = [min(sizes) - 1, max(sizes) + 1]
+        scale = alt.Scale(type="linear", domain=domain, nice=False)
+        title = size_title(panel["unit"])
+    axis = alt.Axis(values=sizes, format="~g", labelOverlap="greedy", labelSeparation=5, grid=False)
+    return alt.X("size:Q", title=title, scale=scale, axis=axis)
 
 
-def _accuracy(
-    record: dict[str, Any], panel: dict[str, Any], sizes: Records, whole: dict[str, Any]
-) -> Any:
-    x = _x(panel, sizes)
-    low = min(-1.5 * record["margin"], *(r["difference_low"] for r in sizes))
-    high = max(1.5 * record["margin"], *(r["difference_high"] for r in sizes))
-    up = alt.Scale(domain=[low, high], nice=True)
+def _accuracy_panel(comparison: Row, panel: Row, sizes: Records, overall: Row) -> Any:
+    """Draw the difference in accuracy at each size, over a band of the overall difference."""
+    margin = comparison["margin"]
+    low = min(-1.5 * margin, *(row["difference_low"] for row in sizes))
+    high = max(1.5 * margin, *(row["difference_high"] for row in sizes))
+    scale = alt.Scale(domain=[low, high], nice=True)
     axis = alt.Axis(labelExpr="replace(format(100 * datum.value, '+~r'), '+0', '0')")
-    y = alt.Y("difference:Q", title="accuracy, B less A (points)", scale=up, axis=axis)
-    band = alt.Chart(values([whole])).mark_rect(opacity=0.15, color=COLOURS[0])
-    over_all = [
-        band.encode(y=alt.Y("effect_low:Q", scale=up), y2="effect_high:Q"),
-        alt.Chart(values([whole]))
-        .mark_rule(color=COLOURS[0])
-        .encode(y=alt.Y("effect:Q", scale=up)),
+    x = _size_axis(panel, sizes)
+    y = alt.Y("difference:Q", title="accuracy, B − A (points)", scale=scale, axis=axis)
+    dash_scale = alt.Scale(domain=["0", "margin"], range=[[1, 0], [4, 3]])
+    dash = alt.StrokeDash("what:N", scale=dash_scale, legend=None)
+    lines = [{"difference": 0.0, "what": "0"}, {"difference": -margin, "what": "margin"}]
+    tooltip = [
+        "size:Q",
+        *interval_tooltips("difference", "+.3f"),
+        "problems:Q",
+        "only_a:Q",
+        "only_b:Q",
     ]
-    lines = [{"difference": 0.0, "what": "0"}, {"difference": -record["margin"], "what": "margin"}]
-    rule = alt.Chart(values(lines)).mark_rule(strokeWidth=1.2)
-    dash = alt.StrokeDash(
-        "what:N", scale=alt.Scale(domain=["0", "margin"], range=[[1, 0], [4, 3]]), legend=None
-    )
-    points = alt.Chart(values(sizes))
-    numbers = [alt.Tooltip(f"difference{e}:Q", format="+.3f") for e in ("", "_low", "_high")]
-    tooltip = ["size:Q", *numbers, "problems:Q", "only_a:Q", "only_b:Q"]
-    layers = [
-        *(over_all if len(sizes) > 1 else ()),
-        rule.encode(y=y, strokeDash=dash, color=alt.value("#3c4248")),
-        points.mark_rule(color=COLOURS[0], strokeWidth=1.6).encode(
-            x=x, y=alt.Y("difference_low:Q", scale=up), y2="difference_high:Q"
+    layers: list[Any] = []
+    if len(sizes) > 1:
+        band = alt.Chart(values([overall])).mark_rect(opacity=0.15, color=COLOURS[0])
+        middle = alt.Chart(values([overall])).mark_rule(color=COLOURS[0])
+        layers.append(band.encode(y=alt.Y("effect_low:Q", scale=scale), y2="effect_high:Q"))
+        layers.append(middle.encode(y=alt.Y("effect:Q", scale=scale)))
+    chart = alt.Chart(values(sizes))
+    layers += [
+        alt.Chart(values(lines))
+        .mark_rule(strokeWidth=1.2)
+        .encode(y=y, strokeDash=dash, color=alt.value("#3c4248")),
+        chart.mark_rule(color=COLOURS[0], strokeWidth=1.6).encode(
+            x=x, y=alt.Y("difference_low:Q", scale=scale), y2="difference_high:Q"
         ),
-        points.mark_point(filled=True, size=55, color=COLOURS[0], opacity=1).encode(
+        chart.mark_point(filled=True, size=55, color=COLOURS[0], opacity=1).encode(
             x=x, y=y, tooltip=tooltip
         ),
     ]
+    bars = "Bar: 95 %."
+    if len(sizes) > 1:
+        bars = "Bars: 95 % at each size alone. Band: all sizes."
     notes = [
-        record["sentence"],
-        in_common(record),
-        ("Bars: 95 % at each size alone. Band: all sizes." if len(sizes) > 1 else "Bar: 95 %.")
-        + f" Dashed: the margin, {100 * record['margin']:g} points.",
+        comparison["sentence"],
+        in_common(comparison),
+        f"{bars} Dashed: the margin, {100 * margin:g} points.",
     ]
-    return alt.layer(
-        *layers,
-        width=WIDTH,
-        height=HEIGHT,
-        title=heading(f"Accuracy, {record['task']}", notes, WIDTH),
-    )
+    title = heading(f"Accuracy, {comparison['task']}", notes, WIDTH)
+    return alt.layer(*layers, width=WIDTH, height=HEIGHT, title=title)
 
 
-def _tokens(panel: dict[str, Any], sizes: Records, rows: Records) -> Any:
-    x = _x(panel, sizes)
-    ends = [r[bound] for r in sizes for bound in ("ratio_low", "ratio_high") if r[bound]]
-    up = alt.Scale(
-        type="log", domain=[min([0.9, *ends]) / 1.02, max([1.1, *ends]) * 1.02], nice=False
-    )
-    axis = alt.Axis(
-        format="~g",
-        labelOverlap="greedy",
-        values=[
-            0.05,
-            0.1,
-            0.2,
-            0.3,
-            0.4,
-            0.5,
-            0.6,
-            0.7,
-            0.8,
-            0.9,
-            1,
-            1.1,
-            1.2,
-            1.5,
-            2,
-            3,
-            5,
-            10,
-            20,
-        ],
-    )
+def _tokens_panel(panel: Row, sizes: Records, overall: Row | None) -> Any:
+    """Draw the ratio of tokens at each size."""
+    bounds = []
+    for row in sizes:
+        bounds += [row[name] for name in ("ratio_low", "ratio_high") if row[name]]
+    domain = [min([0.9, *bounds]) / 1.02, max([1.1, *bounds]) * 1.02]
+    scale = alt.Scale(type="log", domain=domain, nice=False)
+    x = _size_axis(panel, sizes)
     y = alt.Y(
-        "ratio:Q", title=f"{TITLES[panel['token_kind']]}, B over A (log scale)", scale=up, axis=axis
+        "ratio:Q",
+        title=f"{TITLES[panel['token_kind']]}, B / A (log scale)",
+        scale=scale,
+        axis=alt.Axis(format="~g", labelOverlap="greedy", values=list(RATIO_TICKS)),
     )
     colour = COLOURS[2]
-    curve = alt.Chart(values(sizes))
-    tooltip = ["size:Q", *(alt.Tooltip(f"ratio{e}:Q", format=".3f") for e in ("", "_low", "_high"))]
-    shape = alt.condition("datum.extrapolated", alt.value("white"), alt.value(colour))
-    marks = (
-        [
-            curve.mark_area(opacity=0.15, color=colour),
-            curve.mark_line(color=colour, strokeWidth=1.8),
-        ]
-        if len(sizes) > 1
-        else [curve.mark_rule(color=colour, strokeWidth=1.6), curve.mark_point(opacity=0)]
-    )
+    chart = alt.Chart(values(sizes))
+    if len(sizes) > 1:
+        interval = chart.mark_area(opacity=0.15, color=colour)
+        line = chart.mark_line(color=colour, strokeWidth=1.8)
+        notes_end = "Band: 95 %, at each size alone."
+    else:
+        interval = chart.mark_rule(color=colour, strokeWidth=1.6)
+        line = chart.mark_point(opacity=0)
+        notes_end = "Bar: 95 %."
+    fill = alt.condition("datum.extrapolated", alt.value("white"), alt.value(colour))
     layers = [
         alt.Chart(values([{"ratio": 1.0}]))
         .mark_rule(color=MUTED, strokeWidth=1.2)
-        .encode(y=alt.Y("ratio:Q", scale=up)),
-        marks[0].encode(x=x, y=alt.Y("ratio_low:Q", scale=up), y2="ratio_high:Q"),
-        marks[1].encode(x=x, y=y),
-        curve.mark_point(size=45, filled=True, opacity=1, stroke=colour).encode(
-            x=x, y=y, fill=shape, tooltip=tooltip
+        .encode(y=alt.Y("ratio:Q", scale=scale)),
+        interval.encode(x=x, y=alt.Y("ratio_low:Q", scale=scale), y2="ratio_high:Q"),
+        line.encode(x=x, y=y),
+        chart.mark_point(size=45, filled=True, opacity=1, stroke=colour).encode(
+            x=x, y=y, fill=fill, tooltip=["size:Q", *interval_tooltips("ratio", ".3f")]
         ),
     ]
-    overall = [
-        f"Over all problems: {r['effect']:.2f} [{end(r['effect_low'])}, {end(r['effect_high'])}]."
-        for r in rows
-    ]
-    drawn_as = "Band: 95 %, at each size alone." if len(sizes) > 1 else "Bar: 95 %."
-    notes = [*overall, "Ratio of geometric means; truncated attempts are censored. " + drawn_as]
-    if any(r["extrapolated"] for r in sizes):
+    notes = []
+    if overall:
+        notes.append(f"Over all problems: {_ratio(overall)}.")
+    notes.append(f"Ratio of geometric means; truncated attempts are censored. {notes_end}")
+    if any(row["extrapolated"] for row in sizes):
         notes.append(
-            "White: more than 20 % of the attempts of one model were truncated, so the ratio is extrapolated."
+            "White: more than 20 % of the attempts of one model were truncated, so the ratio is "
+            "extrapolated."
         )
     return alt.layer(*layers, width=WIDTH, height=HEIGHT, title=heading("Tokens", notes, WIDTH))

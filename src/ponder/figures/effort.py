@@ -6,7 +6,7 @@ and so reports no thinking. A task of one size, such as a benchmark, has no tren
 shown by outcome, with their medians.
 
 The curve is the geometric mean of a censored lognormal power law with a bend, through all attempts,
-with a 95 % band and the 90 % quantile; beside it the curve of the solved attempts, which shows what
+with a 95 % band and the 90 % quantile; next to it the curve of the solved attempts, which shows what
 success took. Both are pale where more than 20 % of the attempts were truncated. The tables also
 have the critical size under smaller budgets.
 
@@ -18,38 +18,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import altair as alt
 import numpy as np
 
-from ponder.core import Figure, Outcome, Records, Tables, TokenKind
+from ponder.core import Basis, Estimate, Figure, Outcome, Records, Tables, TokenKind
+from ponder.core.text import number
 from ponder.figures import (
     INK,
     MUTED,
     SOLVED,
+    Row,
     basis,
     by_series,
     counts,
+    curve_records,
     flat,
     heading,
-    published,
+    in_problem_order,
+    interval_tooltips,
+    rows_of,
+    span,
     themed,
     values,
 )
-from ponder.figures._effort import (
-    anywhere,
-    compared_at,
-    details,
-    fit_tables,
-    headlines,
-    no_fits,
-    shown_curves,
-    trend,
-)
-from ponder.figures._labels import Frame, label_lines, lettering
-from ponder.figures._strips import (
+from ponder.figures._label_placement import Frame, label_lines, lettering
+from ponder.figures._outcome_strips import (
     MAX_POINTS,
     OUTCOMES,
     outcome_clause,
@@ -57,24 +53,32 @@ from ponder.figures._strips import (
     outcome_rows,
     strips,
 )
-from ponder.figures._tokens import (
+from ponder.figures._published import by_model, published
+from ponder.figures._units import (
     TITLES,
     Tokens,
-    counted,
     estimated,
     overlay_notes,
+    singular,
+    size_title,
+    token_columns,
     token_findings,
     token_kind,
+    unit_of,
+    with_unit,
 )
-from ponder.figures._units import size_title, unit_of
-from ponder.stats.columns import columns
+from ponder.stats.columns import Columns, columns
 from ponder.stats.critical import critical_size
 from ponder.stats.designs.critical_size import LEVEL, after_ladder
-from ponder.stats.effort import by_budget, effort
+from ponder.stats.effort import EXTRAPOLATED, PowerLaw, by_budget, effort
+from ponder.stats.effort import Effort as Fits
 
+SURE = 0.05  # below this p-value, a bend or a lack of fit is reported
+WIDEST = 100  # numbers whose interval spans more than this factor are in the tables only
 ADAPTIVE = "adaptive run: more near the critical size"
 MAX_LISTED = 100_000  # rows of the table of attempts; `ponder export` has every attempt
-ONE_PANEL, SEVERAL_PANELS = (520, 330), (400, 280)  # pixels
+ONE_PANEL = (520, 330)  # pixels
+SEVERAL_PANELS = (400, 280)
 DARK = "#444444"
 # Fit: its name in the legend, colour, dashes.
 LINES = {
@@ -98,164 +102,418 @@ class Effort(Figure):
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         names = ("summary", "fits", "sizes", "by_budget", "curves", "outcomes", "attempts")
         tables: Tables = {name: [] for name in names}
-        kind, told = token_kind(outcomes, self.tokens), counted(outcomes, self.tokens)
+        kind = token_kind(outcomes, self.tokens)
         every = math.ceil(len(outcomes) / MAX_LISTED)
-        for series, part in by_series(outcomes):
-            data, unit = columns(part, kind), unit_of(part, self.unit)
-            fits, critical = effort(data), critical_size(data, LEVEL if self.adaptive else 0.95)
+        level = LEVEL if self.adaptive else 0.95
+        for series, attempts in by_series(outcomes):
+            data = columns(attempts, kind)
+            unit = unit_of(attempts, self.unit)
+            fits = effort(data)
+            critical = critical_size(data, level)
             size = after_ladder(data) if self.adaptive else critical.size
-            where = compared_at(fits, size)
-            rests_on = (counts(part), estimated(part), ADAPTIVE if self.adaptive else "")
-            tables["summary"].append(
-                flat(
-                    series=series,
-                    critical_size=size,
-                    lapse=critical.lapse,
-                    effort=trend(fits),
-                    compared_at=where,
-                    **no_fits(data, fits, where),
-                    rests_on="; ".join(filter(None, rests_on)),
-                    unit=unit,
-                    **told,
-                    basis=basis(part),
-                )
+            quoted_size = _quoted_size(fits, size)
+            notes = [counts(attempts), estimated(attempts), ADAPTIVE if self.adaptive else ""]
+            summary = flat(
+                series=series,
+                critical_size=size,
+                lapse=critical.lapse,
+                effort=_trend(fits),
+                compared_at=quoted_size,
+                no_fit=_no_fit(data, fits.on_all, quoted_size),
+                no_fit_to_solved=_no_fit_to_solved(fits.on_solved, quoted_size),
+                rests_on="; ".join(note for note in notes if note),
+                unit=unit,
+                **token_columns(outcomes, self.tokens),
+                basis=basis(attempts),
             )
+            tables["summary"].append(summary)
             if len(np.unique(data.size)) == 1 and not self.overlay:
-                tables["outcomes"] += outcome_rows(series, data, unit, part)
+                tables["outcomes"] += outcome_rows(series, data, unit, attempts)
             else:
-                for name, rows in fit_tables(series, fits, part).items():
-                    tables[name] += rows
-                for budget, critical_at in by_budget(data, size, LEVEL if self.adaptive else 0.95):
+                _add_fits(tables, series, fits, attempts)
+                for budget, critical_at in by_budget(data, size, level):
                     row = flat(
-                        series=series, budget=budget, critical_size=critical_at, basis=basis(part)
+                        series=series,
+                        budget=budget,
+                        critical_size=critical_at,
+                        basis=summary["basis"],
                     )
                     tables["by_budget"].append(row)
-            tables["attempts"] += [_attempt(series, o, kind) for o in _listed(part, kind, every)]
+            for outcome in _listed(attempts, kind, every):
+                tables["attempts"].append(_attempt_row(series, outcome, kind))
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
         sentences = token_findings(tables["summary"])
         if self.overlay:
-            sentences += [
-                f"{note.capitalize()}."
-                for note in overlay_notes("thinking", tables["summary"][0]["token_kind"])
-            ]
-        for row in tables["summary"]:
-            medians = [r for r in tables["outcomes"] if r["series"] == row["series"]]
-            tokens = f"{row['token_kind']} tokens"
-            numbers = headlines(tables, row) + details(tables, row)
-            clauses = [outcome_clause(medians, tokens)] if medians else numbers
-            sentences.append(f"{row['series']}: {'; '.join(clauses)}.")
+            notes = overlay_notes("thinking", tables["summary"][0]["token_kind"])
+            sentences += [f"{note.capitalize()}." for note in notes]
+        for summary in tables["summary"]:
+            medians = rows_of(tables["outcomes"], summary)
+            if medians:
+                clauses = [outcome_clause(medians, f"{summary['token_kind']} tokens")]
+            else:
+                clauses = [*_headlines(tables, summary), *_details(tables, summary)]
+            sentences.append(f"{summary['series']}: {'; '.join(clauses)}.")
         return sentences
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
         overlay = published(self.overlay) if self.overlay else []
         # One legend for all panels: an outcome that only one of them has must look the same in
         # each.
-        kinds = [k for k in OUTCOMES if any(p["outcome"] == k for p in tables["attempts"])]
-        alone = {r["series"] for r in tables["outcomes"]}
-        tables = {**tables, "curves": shown_curves(tables)}
-        sized, unsized = (
-            {
-                name: [r for r in rows if (r["series"] in alone) == here]
-                for name, rows in tables.items()
-            }
-            for here in (False, True)
-        )
-        charts = [self._panels(sized, kinds, overlay)] if sized["summary"] else []
-        charts += [strips(unsized, kinds, ONE_PANEL[0])] if alone else []
-        return themed(charts[0] if len(charts) == 1 else alt.vconcat(*charts, spacing=40))
+        present = {attempt["outcome"] for attempt in tables["attempts"]}
+        kinds = [kind for kind in OUTCOMES if kind in present]
+        with_fits: Tables = {**tables, "summary": [], "attempts": []}
+        with_strips: Tables = {"outcomes": tables["outcomes"], "summary": [], "attempts": []}
+        for summary in tables["summary"]:
+            one_size = rows_of(tables["outcomes"], summary)
+            group = with_strips if one_size else with_fits
+            group["summary"].append(summary)
+            group["attempts"] += _attempts(tables, summary)
+        charts = []
+        if with_fits["summary"]:
+            charts.append(self._panels(with_fits, kinds, overlay))
+        if with_strips["summary"]:
+            charts.append(strips(with_strips, kinds, ONE_PANEL[0]))
+        if len(charts) == 1:
+            return themed(charts[0])
+        return themed(alt.vconcat(*charts, spacing=40))
 
     def _panels(self, tables: Tables, kinds: Sequence[str], overlay: Records) -> Any:
-        units = {row["series"]: row["unit"] for row in tables["summary"]}
-        several = len(units) > 1
-        axes = {
-            unit: _Axes.around(
-                [*(p for p in tables["attempts"] if units[p["series"]] == unit), *overlay],
-                max([1, *(p["tokens"] for p in [*tables["attempts"], *overlay])]),
-                *(SEVERAL_PANELS if several else ONE_PANEL),
+        """Draw a panel per series; panels of one unit have the same axis of sizes."""
+        sizes: dict[str, list[float]] = {}
+        for summary in tables["summary"]:
+            of_unit = sizes.setdefault(summary["unit"], [row["size"] for row in overlay])
+            of_unit += [attempt["size"] for attempt in _attempts(tables, summary)]
+        tokens = [row["tokens"] for row in [*tables["attempts"], *overlay]]
+        width, height = ONE_PANEL if len(tables["summary"]) == 1 else SEVERAL_PANELS
+        panels = []
+        for summary in tables["summary"]:
+            axes = _Axes(
+                widest=1.04 * max([1, *sizes[summary["unit"]]]),
+                highest=1.1 * max([1, *tokens]),
+                width=width,
+                height=height,
+                unit=summary["unit"],
+                tokens=TITLES[summary["token_kind"]],
             )
-            for unit in units.values()
-        }
-        panels = [
-            _panel(tables, row, axes[row["unit"]], kinds, overlay) for row in tables["summary"]
-        ]
+            panels.append(_panel(tables, summary, axes, kinds, overlay))
         if len(panels) == 1:
             return panels[0]
         # 30 cells and 30 steps have nothing in common
-        x: Any = "shared" if len(axes) == 1 else "independent"
+        x: Any = "shared" if len(sizes) == 1 else "independent"
         return alt.concat(*panels, columns=2, spacing=30).resolve_scale(x=x, y="shared")
 
 
-def _panel(
-    tables: Tables, summary: dict[str, Any], axes: _Axes, kinds: Sequence[str], overlay: Records
-) -> Any:
-    axes = replace(axes, unit=summary["unit"], tokens=TITLES[summary["token_kind"]])
-    own = {
-        name: [r for r in tables[name] if r["series"] == summary["series"]]
-        for name in ("attempts", "curves")
-    }
-    points = own["attempts"][:: max(1, math.ceil(len(own["attempts"]) / MAX_POINTS))]
-    fitted = {r["fit"] for r in tables["curves"]} - {"line"} | (
-        {"line", "published"} if overlay else set()
+# Tables.
+
+
+def _quoted_size(fits: Fits, critical: Estimate) -> float:
+    """Return the size at which all attempts and the solved ones are compared.
+
+    It is the size nearest to the critical size, or in the middle if that is unknown.
+    """
+    if fits.on_all is None:
+        return math.nan
+    sizes = [fitted.size for fitted in fits.on_all.sizes]
+    if fits.on_solved:
+        solved = {fitted.size for fitted in fits.on_solved.sizes}
+        sizes = [size for size in sizes if size in solved] or sizes
+    if math.isnan(critical.value):
+        return sizes[len(sizes) // 2]
+    return min(sizes, key=lambda size: abs(math.log(size / critical.value)))
+
+
+def _no_fit(data: Columns, law: PowerLaw | None, quoted_size: float) -> str:
+    """Say why the fit to all attempts is neither quoted nor drawn; "" if it is."""
+    truncated_at = data.tokens[data.truncated]
+    wide = law is not None and not _is_quotable(law, quoted_size)
+    if len(truncated_at):
+        extrapolated = law is None or (
+            all(fitted.extrapolated for fitted in law.sizes)
+            and _tokens_at(law, quoted_size).value > truncated_at.max()
+        )
+        too_many = len(truncated_at) > EXTRAPOLATED * len(data)
+        if extrapolated or (wide and too_many):
+            cap = f"{truncated_at.max():,.0f} tokens"
+            if truncated_at.min() != truncated_at.max():
+                cap = f"up to {cap}"
+            verb = "was" if len(truncated_at) == 1 else "were"
+            return (
+                f"{len(truncated_at):,} of {len(data):,} attempts {verb} truncated at {cap}: "
+                "too many for a fit"
+            )
+    return "too few attempts for a fit" if wide else ""
+
+
+def _no_fit_to_solved(law: PowerLaw | None, quoted_size: float) -> str:
+    """Say why the fit to solved attempts is neither quoted nor drawn; "" if it is."""
+    if law is not None and not _is_quotable(law, quoted_size):
+        return "too few solved attempts for a fit"
+    return ""
+
+
+def _tokens_at(law: PowerLaw, size: float) -> Estimate:
+    """Return a fit's tokens at a size; at its middle size if it hasn't this one."""
+    for fitted in law.sizes:
+        if fitted.size == size:
+            return fitted.tokens
+    return law.sizes[len(law.sizes) // 2].tokens
+
+
+def _is_quotable(law: PowerLaw, size: float) -> bool:
+    tokens = _tokens_at(law, size)
+    return _is_narrow(tokens.low, tokens.high)
+
+
+def _is_narrow(low: float | None, high: float | None) -> bool:
+    return bool(low and high and high <= WIDEST * low)
+
+
+def _add_fits(tables: Tables, series: str, fits: Fits, attempts: Sequence[Outcome]) -> None:
+    """Add the coefficients of every fit, its numbers at each size, and its curves."""
+    on_all = basis(attempts)
+    on_solved = basis(attempts, ("right",))
+    if fits.on_all:
+        _add_power_law(tables, series, "all", fits.on_all, on_all)
+    if fits.on_solved:
+        _add_power_law(tables, series, "solved", fits.on_solved, on_solved)
+    line = fits.line_on_solved
+    if line:
+        row = flat(
+            series=series,
+            fitted_to="solved, as published",
+            tokens_per_size=line.slope,
+            tokens_at_zero=line.intercept,
+            basis=on_solved,
+        )
+        tables["fits"].append(row)
+        tables["curves"] += curve_records(
+            line.curve, series=series, fit="line", extrapolated=False, basis=on_solved
+        )
+    peak = fits.peak
+    if peak:
+        row = flat(
+            series=series,
+            fitted_to="all, with a peak",
+            peak=peak.size,
+            exponent_before=peak.before,
+            exponent_after=peak.after,
+            peak_p=peak.p_value,
+            basis=on_all,
+        )
+        tables["fits"].append(row)
+
+
+def _add_power_law(tables: Tables, series: str, name: str, law: PowerLaw, fitted: Basis) -> None:
+    coefficients = flat(
+        series=series,
+        fitted_to=name,
+        exponent=law.exponent,
+        bend=law.bend or Estimate(math.nan, -math.inf, math.inf, 0, 0),
+        bend_p=law.bend_p,
+        lack_of_fit_p=law.lack_of_fit_p,
+        attempts=law.exponent.attempts,
+        problems=law.exponent.problems,
+        without_tokens=law.left_out,
+        basis=fitted,
     )
-    lines = [fit for fit in LINES if fit in fitted]
-    layers = [
-        *_critical(summary, axes, band=not anywhere(tables, summary)),
-        _points(points, kinds, axes),
-    ]
-    if overlay:
-        layers.append(_overlay(overlay, points, lines, axes))
-    layers += _curves(own["curves"], lines, axes)
-    drawn = f", {len(points):,} of them drawn" if len(points) < len(own["attempts"]) else ""
-    notes = [summary["rests_on"] + drawn, *headlines(tables, summary)]
-    notes += overlay_notes("thinking", summary["token_kind"]) if overlay else []
-    title = heading(summary["series"], notes, axes.width)
-    return alt.layer(*layers, width=axes.width, height=axes.height, title=title)
+    tables["fits"].append(coefficients)
+    extrapolated_from = math.inf
+    for at_size in law.sizes:
+        if at_size.extrapolated:
+            extrapolated_from = min(extrapolated_from, at_size.size)
+        cells = [cell for cell in fitted.cells if cell.size == at_size.size]
+        row = flat(
+            series=series,
+            fitted_to=name,
+            size=at_size.size,
+            geometric_mean=at_size.tokens,
+            quantile_90=at_size.upper,
+            spread=at_size.spread,
+            truncated=at_size.truncated,
+            extrapolated=at_size.extrapolated,
+            attempts=at_size.tokens.attempts,
+            problems=at_size.tokens.problems,
+            basis=Basis(cells, fitted.ended),
+        )
+        tables["sizes"].append(row)
+    for curve, fit in ((law.curve, name), (law.upper, f"{name}, 90 %")):
+        for row in curve_records(curve, series=series, fit=fit, basis=fitted):
+            row["extrapolated"] = row["size"] >= extrapolated_from
+            tables["curves"].append(row)
+
+
+def _trend(fits: Fits) -> str:
+    """Write the verdict; a peak with its interval, or whether the growth itself grows."""
+    peak = fits.peak
+    if peak:
+        row = flat(size=peak.size, before=peak.before, after=peak.after)
+        return (
+            f"falls after a peak near {span(row, 'size')}: size^{span(row, 'before')} before, "
+            f"size^{span(row, 'after')} after ({_p(peak.p_value)})"
+        )
+    law = fits.on_all
+    if fits.verdict != "rises" or law is None or law.bend is None or not law.bend_p < SURE:
+        return fits.verdict
+    pace = "ever faster" if law.bend.value > 0 else "ever more slowly"
+    return f"rises, {pace} than a power law ({_p(law.bend_p)})"
 
 
 def _listed(outcomes: Sequence[Outcome], kind: TokenKind, every: int) -> list[Outcome]:
-    """The attempts of a series that its table lists: all, or every so many, the largest and the
-    longest included.
-    """
-    answered = sorted(
-        (o for o in outcomes if o.answered), key=lambda o: (o.size, o.problem, o.sample)
-    )
+    """Return the attempts that the table lists: every `every`th, the last and the longest."""
+    answered = in_problem_order(outcomes)
     if every <= 1 or not answered:
         return answered
-    ends = {len(answered) - 1, max(range(len(answered)), key=lambda i: answered[i].tokens(kind))}
-    return [answered[i] for i in sorted({*range(0, len(answered), every), *ends})]
+    tokens = [outcome.tokens(kind) for outcome in answered]
+    listed = {*range(0, len(answered), every), len(answered) - 1, tokens.index(max(tokens))}
+    return [answered[i] for i in sorted(listed)]
 
 
-def _attempt(series: str, o: Outcome, kind: TokenKind) -> dict[str, Any]:
+def _attempt_row(series: str, outcome: Outcome, kind: TokenKind) -> Row:
     return {
         "series": series,
-        "size": o.size,
-        "tokens": o.tokens(kind),
-        "outcome": "solved" if o.correct else o.ended,
-        "why": o.why or "right",
-        "problem": o.problem[:60],
-        "sample": o.sample,
-        "attempt": o.attempt,
+        "size": outcome.size,
+        "tokens": outcome.tokens(kind),
+        "outcome": "solved" if outcome.correct else outcome.ended,
+        "why": outcome.why or "right",
+        "problem": outcome.problem[:60],
+        "sample": outcome.sample,
+        "attempt": outcome.attempt,
     }
+
+
+# Sentences, also under the panels' titles.
+
+
+def _headlines(tables: Tables, summary: Row) -> list[str]:
+    """Write accuracy, the tokens of all attempts and of the solved ones, and the trend."""
+    no_fit = {"all": summary["no_fit"], "solved": summary["no_fit_to_solved"]}
+    fits = _by_fit(tables["fits"], summary)
+    sizes = _by_fit(tables["sizes"], summary)
+    clauses = [_accuracy(tables, summary)]
+    for name, subject in (("all", "all attempts"), ("solved", "solved ones")):
+        if no_fit[name] or name not in fits:
+            continue
+        for row in sizes.get(name, []):
+            if row["size"] == summary["compared_at"]:
+                tokens = _tokens_clause(row, summary)
+                clauses.append(f"{subject}: {tokens}{_growth(fits[name][0])}")
+    reasons = [reason for reason in no_fit.values() if reason]
+    clauses += reasons[:1]
+    if no_fit["all"]:
+        return clauses
+    clauses.append(f"effort over all attempts: {summary['effort']}")
+    extrapolated = [row["size"] for row in sizes.get("all", []) if row["extrapolated"]]
+    if extrapolated:
+        size = with_unit(format(extrapolated[0], "g"), summary["unit"])
+        clauses.append(f"extrapolated from {size} on: more than 20 % of the attempts are truncated")
+    return clauses
+
+
+def _by_fit(rows: Records, summary: Row) -> dict[str, Records]:
+    """Group the rows of a series by what was fitted."""
+    groups: dict[str, Records] = {}
+    for row in rows_of(rows, summary):
+        groups.setdefault(row["fitted_to"], []).append(row)
+    return groups
+
+
+def _tokens_clause(row: Row, summary: Row) -> str:
+    """Write the tokens at the quoted size: the geometric mean, and of all attempts the quantile."""
+    size = with_unit(format(row["size"], "g"), summary["unit"])
+    note = "geometric mean"
+    if row["extrapolated"]:
+        note += ", extrapolated"
+    clause = f"{span(row, 'geometric_mean')} {summary['token_kind']} tokens at {size} ({note})"
+    if row["fitted_to"] == "all" and _is_narrow(row["quantile_90_low"], row["quantile_90_high"]):
+        clause += f", 90 % within {span(row, 'quantile_90')}"
+    return clause
+
+
+def _details(tables: Tables, summary: Row) -> list[str]:
+    """Write what only the findings say: the published line, flaws of the fit, and budgets."""
+    unit = summary["unit"]
+    tokens = f"{summary['token_kind']} tokens"
+    clauses = []
+    for fit in rows_of(tables["fits"], summary):
+        if fit["fitted_to"] == "solved, as published" and not summary["no_fit_to_solved"]:
+            clauses.append(
+                "a straight line through solved attempts, as published: "
+                f"{span(fit, 'tokens_per_size')} {tokens} per {singular(unit)}"
+            )
+        if fit["fitted_to"] == "all":
+            p_value = fit["lack_of_fit_p"]
+            if not summary["no_fit"] and p_value is not None and p_value < SURE:
+                clauses.append(
+                    f"the curve misses the means of some sizes (lack of fit, {_p(p_value)})"
+                )
+            if fit["without_tokens"]:
+                clauses.append(f"left out of the fit: {fit['without_tokens']:,} without {tokens}")
+    # an eighth of 7 tokens is none
+    budgets = [row for row in rows_of(tables["by_budget"], summary) if row["budget"]]
+    largest = max((row["budget"] for row in budgets), default=0.0)
+    sizes = []
+    for row in budgets:
+        halved = math.log2(largest / row["budget"]) % 1 < 0.01  # the table has more
+        if halved and row["critical_size"] is not None and not _is_anywhere(tables, row, summary):
+            size = with_unit(span(row, "critical_size"), unit)
+            sizes.append(f"{size} within {row['budget']:,.0f}")
+    if len(sizes) > 1:
+        clauses.append(f"critical size by budget: {', '.join(sizes)} {tokens}")
+    return clauses
+
+
+def _p(value: float) -> str:
+    return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"
+
+
+def _attempts(tables: Tables, summary: Row) -> Records:
+    """Return the listed attempts of a series."""
+    return [row for row in tables["attempts"] if row["series"] == summary["series"]]
+
+
+def _is_anywhere(tables: Tables, row: Row, summary: Row) -> bool:
+    """Tell whether the interval of a critical size covers every size that its series was asked."""
+    sizes = [attempt["size"] for attempt in _attempts(tables, summary)]
+    low = row["critical_size_low"] or 0.0
+    high = row["critical_size_high"]
+    return low <= min(sizes, default=0) and (high is None or high >= max(sizes, default=0))
+
+
+def _accuracy(tables: Tables, summary: Row) -> str:
+    if summary["critical_size"] is None:
+        return "accuracy does not cross 50 % within the sizes asked"
+    if _is_anywhere(tables, summary, summary):
+        size = with_unit(number(summary["critical_size"]), summary["unit"])
+        return f"accuracy falls below 50 % near {size}, but its interval covers every size asked"
+    size = with_unit(span(summary, "critical_size"), summary["unit"])
+    return f"accuracy falls below 50 % at {size}"
+
+
+def _growth(fit: Row) -> str:
+    """Write the exponent, unless the tokens at ten times the size are uncertain by `WIDEST`."""
+    low = fit["exponent_low"]
+    high = fit["exponent_high"]
+    if low is None or high is None or high - low > math.log10(WIDEST):
+        return ""
+    verb = "growing" if fit["exponent"] > 0 else "falling"
+    return f", {verb} as size^{span(fit, 'exponent')}"
+
+
+# Charts.
 
 
 @dataclass(frozen=True)
 class _Axes:
-    """Axes that hold every attempt of the panels of one unit, and the overlay; tokens are those of
-    all panels.
-    """
+    """Axes that hold every attempt of the panels of one unit, and the overlay."""
 
     widest: float
     highest: float
     width: int
     height: int
-    unit: str = ""
-    tokens: str = "tokens"
-
-    @classmethod
-    def around(cls, points: Records, most: float, width: int, height: int) -> _Axes:
-        return cls(1.04 * max([1, *(p["size"] for p in points)]), 1.1 * most, width, height)
+    unit: str
+    tokens: str
 
     def x(self, field: str = "size") -> alt.X:
         scale = alt.Scale(domain=[0, self.widest], nice=False)
@@ -269,45 +527,94 @@ class _Axes:
         return alt.Y(f"{field}:Q", title=self.tokens, scale=scale, axis=alt.Axis(tickCount=8))
 
 
-def _critical(summary: dict[str, Any], axes: _Axes, *, band: bool) -> list[alt.Chart]:
-    """The critical size and its interval, over the whole height."""
+def _panel(
+    tables: Tables, summary: Row, axes: _Axes, kinds: Sequence[str], overlay: Records
+) -> Any:
+    attempts = _attempts(tables, summary)
+    every = max(1, math.ceil(len(attempts) / MAX_POINTS))
+    points = attempts[::every]
+    fits = _drawn_fits(tables, overlay=bool(overlay))
+    layers = _critical_size(tables, summary, axes)
+    layers.append(_points(points, kinds, axes))
+    if overlay:
+        layers.append(_overlay(overlay, points, fits, axes))
+    layers += _curves(_quoted_curves(tables, summary), fits, axes)
+    rests_on = summary["rests_on"]
+    if len(points) < len(attempts):
+        rests_on += f", {len(points):,} of them drawn"
+    notes = [rests_on, *_headlines(tables, summary)]
+    if overlay:
+        notes += overlay_notes("thinking", summary["token_kind"])
+    title = heading(summary["series"], notes, axes.width)
+    return alt.layer(*layers, width=axes.width, height=axes.height, title=title)
+
+
+def _quoted_curves(tables: Tables, summary: Row) -> Records:
+    """Return the curves of those fits of a series that are quoted."""
+    curves = []
+    for row in rows_of(tables["curves"], summary):
+        to_all = row["fit"] in ("all", "all, 90 %")
+        if not summary["no_fit" if to_all else "no_fit_to_solved"]:
+            curves.append(row)
+    return curves
+
+
+def _drawn_fits(tables: Tables, *, overlay: bool) -> list[str]:
+    """Return the fits that the legend of every panel names."""
+    fits = set()
+    for summary in tables["summary"]:
+        for row in _quoted_curves(tables, summary):
+            fits.add(row["fit"])
+    fits.discard("line")
+    if overlay:
+        fits |= {"line", "published"}
+    return [fit for fit in LINES if fit in fits]
+
+
+def _critical_size(tables: Tables, summary: Row, axes: _Axes) -> list[Any]:
+    """Draw the critical size and its interval, over the whole height."""
     if summary["critical_size"] is None:
         return []
-    shown = alt.Chart(values([summary]))
+    chart = alt.Chart(values([summary]))
+    tooltip = interval_tooltips("critical_size", ".1f")
+    layers = []
+    bounded = None not in (summary["critical_size_low"], summary["critical_size_high"])
+    if bounded and not _is_anywhere(tables, summary, summary):
+        layers.append(
+            chart.mark_rect(color=MUTED, opacity=0.2, clip=True).encode(
+                x=axes.x("critical_size_low"), x2="critical_size_high:Q", tooltip=tooltip
+            )
+        )
+    if summary["critical_size"] > 0.8 * axes.widest:
+        text = chart.mark_text(align="right", dx=-5, color=INK, fontSize=10)
+    else:
+        text = chart.mark_text(align="left", dx=5, color=INK, fontSize=10)
     middle = axes.x("critical_size")
-    tooltip = [alt.Tooltip(f"critical_size{e}:Q", format=".1f") for e in ("", "_low", "_high")]
-    late = summary["critical_size"] > 0.8 * axes.widest
-    text = shown.mark_text(
-        align="right" if late else "left", dx=-5 if late else 5, color=INK, fontSize=10
-    )
-    layers = [
-        shown.mark_rule(color=MUTED, strokeDash=[4, 3]).encode(x=middle, tooltip=tooltip),
+    layers += [
+        chart.mark_rule(color=MUTED, strokeDash=[4, 3]).encode(x=middle, tooltip=tooltip),
         text.encode(x=middle, y=alt.value(axes.height - 8), text=alt.value("50 % right")),
     ]
-    if band and None not in (summary["critical_size_low"], summary["critical_size_high"]):
-        rect = shown.mark_rect(color=MUTED, opacity=0.2, clip=True)
-        layers.insert(
-            0,
-            rect.encode(x=axes.x("critical_size_low"), x2="critical_size_high:Q", tooltip=tooltip),
-        )
     return layers
 
 
 def _points(points: Records, kinds: Sequence[str], axes: _Axes) -> Any:
-    """One mark per attempt, the rarer outcomes on top."""
-    marks = alt.Chart(values(sorted(points, key=lambda p: kinds.index(p["outcome"]))))
+    """Draw one mark per attempt, the rarer outcomes on top."""
+    marks = alt.Chart(values(sorted(points, key=lambda point: kinds.index(point["outcome"]))))
     return marks.mark_point(size=26, opacity=0.55, strokeWidth=1.2).encode(
         x=axes.x(), y=axes.y(), **outcome_marks(kinds)
     )
 
 
 def _lines(rows: Records, fits: Sequence[str], axes: _Axes, y: str = "tokens") -> Any:
-    """Lines that the legend names by their column `fit`, pale where they are extrapolated."""
+    """Draw lines that the legend names by their column `fit`, pale where extrapolated."""
     legend = alt.Legend(
         title=None, orient="bottom", symbolType="stroke", symbolSize=300, clipHeight=18, columns=2
     )
     names, colours, dashes = zip(*(LINES[fit] for fit in fits), strict=True)
-    named = [{**r, "line": LINES[r["fit"]][0]} for r in rows]
+    colour_scale = alt.Scale(domain=list(names), range=list(colours))
+    dash_scale = alt.Scale(domain=list(names), range=list(dashes))
+    opacity_scale = alt.Scale(domain=[False, True], range=[1, 0.35])
+    named = [{**row, "line": LINES[row["fit"]][0]} for row in rows]
     return (
         alt.Chart(values(named))
         .mark_line(strokeWidth=2, clip=True)
@@ -315,49 +622,42 @@ def _lines(rows: Records, fits: Sequence[str], axes: _Axes, y: str = "tokens") -
             x=axes.x(),
             y=axes.y(y),
             detail="model:N",
-            color=alt.Color(
-                "line:N", scale=alt.Scale(domain=list(names), range=list(colours)), legend=legend
-            ),
-            strokeDash=alt.StrokeDash(
-                "line:N", scale=alt.Scale(domain=list(names), range=list(dashes)), legend=legend
-            ),
-            opacity=alt.Opacity(
-                "extrapolated:N",
-                scale=alt.Scale(domain=[False, True], range=[1, 0.35]),
-                legend=None,
-            ),
+            color=alt.Color("line:N", scale=colour_scale, legend=legend),
+            strokeDash=alt.StrokeDash("line:N", scale=dash_scale, legend=legend),
+            opacity=alt.Opacity("extrapolated:N", scale=opacity_scale, legend=None),
         )
     )
 
 
 def _curves(curves: Records, fits: Sequence[str], axes: _Axes) -> list[Any]:
-    """The curves of the fits, and the bands of the geometric means."""
-    bands, rows = [], []
+    """Draw the curves of the fits, and the bands of the geometric means."""
+    layers: list[Any] = []
+    rows: Records = []
     for fit in fits:
-        own = [r for r in curves if r["fit"] == fit and r["value"] is not None]
-        beyond = [r for r in own if r["extrapolated"]]
-        joint = (
-            [{**r, "extrapolated": True} for r in own if not r["extrapolated"]][-1:]
-            if beyond
-            else []
-        )
-        rows += [r for r in own if not r["extrapolated"]] + joint + beyond
-        if own and fit in ("all", "solved"):
-            known = [r for r in own if r["low"] is not None and r["high"] is not None]
-            area = alt.Chart(values(known)).mark_area(color=LINES[fit][1], opacity=0.16, clip=True)
-            bands.append(area.encode(x=axes.x(), y=axes.y("low"), y2="high:Q"))
-    return [*bands, _lines(rows, fits, axes, "value")] if rows else []
+        curve = [row for row in curves if row["fit"] == fit and row["value"] is not None]
+        fitted = [row for row in curve if not row["extrapolated"]]
+        extrapolated = [row for row in curve if row["extrapolated"]]
+        rows += fitted
+        if extrapolated and fitted:  # the pale line starts where the other ends
+            rows.append({**fitted[-1], "extrapolated": True})
+        rows += extrapolated
+        if curve and fit in ("all", "solved"):
+            band = [row for row in curve if row["low"] is not None and row["high"] is not None]
+            area = alt.Chart(values(band)).mark_area(color=LINES[fit][1], opacity=0.16, clip=True)
+            layers.append(area.encode(x=axes.x(), y=axes.y("low"), y2="high:Q"))
+    if not rows:
+        return []
+    return [*layers, _lines(rows, fits, axes, "value")]
 
 
 def _overlay(records: Records, points: Records, fits: Sequence[str], axes: _Axes) -> Any:
-    """Published lines, on the same axes, each with its model's name."""
-    lines = {
-        m: [r for r in records if r["model"] == m]
-        for m in dict.fromkeys(r["model"] for r in records)
-    }
+    """Draw published lines, on the same axes, each with its model's name."""
     frame = Frame((0, axes.widest), (0, axes.highest), axes.width, axes.height)
-    dots = [[(p["size"], p["tokens"]), (p["size"], p["tokens"])] for p in points]
-    labels = values(label_lines(lines, frame, "size", "tokens", dots))
-    text = alt.layer(*lettering("size", alt.value(INK), "tokens"), data=labels)
-    rows = [{**r, "fit": "published", "extrapolated": False} for r in records]
+    dots = []
+    for point in points:
+        pixel = (point["size"], point["tokens"])
+        dots.append([pixel, pixel])
+    labels = label_lines(by_model(records), frame, "size", "tokens", dots)
+    text = alt.layer(*lettering("size", alt.value(INK), "tokens"), data=values(labels))
+    rows = [{**record, "fit": "published", "extrapolated": False} for record in records]
     return alt.layer(_lines(rows, fits, axes), text)

@@ -16,10 +16,29 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Estimate, Figure, ModelLabel, Outcome, Records, Tables, UserError
-from ponder.figures import INK, MUTED, basis, flat, pooled_findings, published, span, themed, values
-from ponder.figures._labels import Frame, lettering, place_labels
-from ponder.figures._published import PAIRED, PROBLEMS, on_benchmark, split_by_chance
-from ponder.figures._tokens import TITLES, Tokens, counted, token_findings, token_kind
+from ponder.figures import (
+    INK,
+    MUTED,
+    Row,
+    basis,
+    ends,
+    flat,
+    pooled_findings,
+    rows_of,
+    span,
+    themed,
+    values,
+)
+from ponder.figures._label_placement import Frame, lettering, place_labels
+from ponder.figures._published import (
+    PAIRED,
+    PROBLEMS,
+    by_benchmark,
+    on_benchmark,
+    published,
+    split_by_chance,
+)
+from ponder.figures._units import TITLES, Tokens, token_columns, token_findings, token_kind
 from ponder.figures._variants import (
     by_variant,
     colours,
@@ -47,11 +66,15 @@ from ponder.stats.frontier import (
 from ponder.stats.paired import newcombe
 from ponder.study.labels import chosen_variant, variant_labels
 
-Row = dict[str, Any]
 PUBLISHED_REFERENCE = "k1.5-long"
 SURE = 0.95  # probability from which a variant is called on the frontier, or off it
 SIZE = (430, 300)  # pixels of a panel
-SHOWN = (
+GRID: dict[str, Any] = {
+    "columns": 2,
+    "spacing": {"row": 110, "column": 70},
+    "bounds": "flush",
+}
+TOOLTIP = (
     "tokens",
     "accuracy",
     "frontier_chance",
@@ -87,110 +110,112 @@ class Frontier(Figure):
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"panels": [], "variants": [], "seeds": [], "published": []}
-        chosen = chosen_variant(outcomes, self.reference)
-        reference, short = variant_labels(outcomes)[chosen], short_names(outcomes, chosen)
-        painted = colours(short)
+        reference_key = chosen_variant(outcomes, self.reference)
+        reference = variant_labels(outcomes)[reference_key]
+        short = short_names(outcomes, reference_key)
+        colour_of = colours(short)
         kind = token_kind(outcomes, self.tokens)
         for panel in panels(by_variant(outcomes), self.by, kind, self.pool_seeds):
-            title, data = panel.title, panel.data
-            record = {
-                "panel": title,
+            data = panel.data
+            panel_row = {
+                "panel": panel.title,
                 "reference": reference,
                 "problems": data.problems,
                 "rests_on": panel.rests_on,
-            }
-            record |= {
                 "cut_short": cut_short(data, short),
                 "pooled": panel.pooled,
-                **counted(outcomes, self.tokens),
+                **token_columns(outcomes, self.tokens),
+                "estimated": panel.estimated,
+                "seeds_pooled": seeds_pooled(data) if self.pool_seeds else "",
+                "reference_label": short[reference],
+                "basis": basis(panel.attempts),
             }
-            record["estimated"] = panel.estimated
-            record["seeds_pooled"] = seeds_pooled(data) if self.pool_seeds else ""
-            tables["panels"].append(
-                {**record, "reference_label": short[reference], "basis": basis(panel.attempts)}
-            )
+            tables["panels"].append(panel_row)
             summaries = summarize(data, reference, gain=self.gain, loss=self.loss)
             for variant, summary in zip(data.variants, summaries, strict=True):
-                own = panel.outcomes[variant.name]
-                named = {
-                    "label": short[variant.name],
-                    "colour": painted[variant.name],
-                    "basis": basis(own),
-                }
-                tables["variants"].append({**_record(title, variant, summary), **named})
-                tables["seeds"] += _seeds(title, variant, own)
-        tables["variants"] = [
-            {**r, "verdict": self._verdict(r)} for r in corrected(tables["variants"])
-        ]
+                attempts = panel.outcomes[variant.name]
+                row = _variant_row(panel.title, variant, summary)
+                row["label"] = short[variant.name]
+                row["colour"] = colour_of[variant.name]
+                row["basis"] = basis(attempts)
+                tables["variants"].append(row)
+                tables["seeds"] += _seed_rows(panel.title, variant, attempts)
+        tables["variants"] = corrected(tables["variants"])
+        for row in tables["variants"]:
+            row["verdict"] = self._verdict(row)
         if self.overlay:
-            tables["published"] = self._published(published(self.overlay))
+            tables["published"] = self._published_rows()
         return tables
 
     def _verdict(self, row: Row) -> str | None:
         if row["p_value"] is None:
             return None
-        value, low, high = (row[f"difference{end}"] for end in ("", "_low", "_high"))
-        return verdict(
-            Estimate(value, low, high, row["attempts"], row["problems"]), self.margin, differs(row)
-        )
+        difference = Estimate(*ends(row, "difference"), row["attempts"], row["problems"])
+        return verdict(difference, self.margin, differs(row))
 
-    def _published(self, records: Records) -> Records:
+    def _published_rows(self) -> Records:
+        records = published(self.overlay)
         if "tokens" not in records[0] or not any(r.get("benchmark") in PROBLEMS for r in records):
             raise UserError(
                 f"`{self.overlay}` has no tokens and accuracy by model",
                 hint='overlay = "long2short"',
             )
         rows = []
-        for benchmark in dict.fromkeys(r["benchmark"] for r in records):
-            own = [r for r in records if r["benchmark"] == benchmark]
-            ref = next(r for r in own if r["model"] == PUBLISHED_REFERENCE)
-            tokens, right = (np.array([r[name] for r in own]) for name in ("tokens", "accuracy"))
+        for benchmark, group in by_benchmark(records).items():
+            [reference] = [r for r in group if r["model"] == PUBLISHED_REFERENCE]
+            tokens = np.array([record["tokens"] for record in group])
+            accuracies = np.array([record["accuracy"] for record in group])
             scores = aes(
-                tokens / ref["tokens"], right, np.array(ref["accuracy"]), self.gain, self.loss
+                tokens / reference["tokens"],
+                accuracies,
+                np.array(reference["accuracy"]),
+                self.gain,
+                self.loss,
             )
-            for r, score, here in zip(
-                own, scores.tolist(), on_frontier(tokens, right).tolist(), strict=True
-            ):
-                accuracy, of_ref = (on_benchmark(x["accuracy"], benchmark) for x in (r, ref))
-                rows.append(
-                    flat(
-                        **{name: r[name] for name in ("benchmark", "model", "family", "tokens")},
-                        accuracy=accuracy,
-                        tokens_per_right=r["tokens"] / r["accuracy"],
-                        on_frontier=here,
-                        aes=score,
-                        difference=newcombe(accuracy, of_ref),
-                    )
+            on = on_frontier(tokens, accuracies)
+            reference_accuracy = on_benchmark(reference["accuracy"], benchmark)
+            for i, record in enumerate(group):
+                accuracy = on_benchmark(record["accuracy"], benchmark)
+                row = flat(
+                    benchmark=benchmark,
+                    model=record["model"],
+                    family=record["family"],
+                    tokens=record["tokens"],
+                    accuracy=accuracy,
+                    tokens_per_right=record["tokens"] / record["accuracy"],
+                    on_frontier=bool(on[i]),
+                    aes=float(scores[i]),
+                    difference=newcombe(accuracy, reference_accuracy),
                 )
+                rows.append(row)
         return rows
 
     def findings(self, tables: Tables) -> list[str]:
-        sentences = token_findings(tables["panels"]) + cut_findings(tables["panels"])
+        sentences = token_findings(tables["panels"])
+        sentences += cut_findings(tables["panels"])
         sentences += pooled_findings(tables["panels"], "panel")
-        sentences += [
-            f"{p['panel']}: {p['seeds_pooled']}." for p in tables["panels"] if p["seeds_pooled"]
-        ]
+        for panel in tables["panels"]:
+            if panel["seeds_pooled"]:
+                sentences.append(f"{panel['panel']}: {panel['seeds_pooled']}.")
         for panel in with_answers(tables["panels"]):
-            own = [v for v in tables["variants"] if v["panel"] == panel["panel"]]
-            alone = len(own) == 1
-            sentences.append(
-                f"{panel['panel']}: {_alone(own[0], panel) if alone else _frontier(own)}."
-            )
-            compared = [v for v in own if v["verdict"]]
-            sentences += [
-                f"{panel['panel']}: {self._against(v, panel['reference_label'])}." for v in compared
-            ]
-        for benchmark in dict.fromkeys(r["benchmark"] for r in tables["published"]):
-            sentences.append(
-                _beyond_chance([r for r in tables["published"] if r["benchmark"] == benchmark])
-            )
+            variants = rows_of(tables["variants"], panel)
+            if len(variants) == 1:
+                clause = _alone(variants[0], panel)
+            else:
+                clause = _on_frontier(variants)
+            sentences.append(f"{panel['panel']}: {clause}.")
+            for row in variants:
+                if row["verdict"]:
+                    clause = self._against(row, panel["reference_label"])
+                    sentences.append(f"{panel['panel']}: {clause}.")
+        for benchmark, rows in by_benchmark(tables["published"]).items():
+            sentences.append(_published_differences(benchmark, rows))
         return sentences
 
     def _against(self, row: Row, reference: str) -> str:
-        margin, worst = (
-            f"{100 * self.margin:g} points",
-            f"{-100 * row['difference_low']:.1f} points",
-        )
+        """Compare a variant with the reference: tokens, accuracy, and what it cost to make."""
+        margin = f"{100 * self.margin:g} points"
+        worst = f"{-100 * row['difference_low']:.1f} points"
         verdict = {
             "above": f"more accurate than {reference}",
             "not below": f"as accurate as {reference} to within {margin}",
@@ -198,81 +223,49 @@ class Frontier(Figure):
             "below": f"less accurate than {reference}",
             "open": f"not distinguishable from {reference}, but it may be {worst} below",
         }[row["verdict"]]
-        said = f"{row['label']} {_change(row)} and is {verdict}: {points(row, 'difference')}, {tested(row)}"
+        clause = (
+            f"{row['label']} {_token_change(row)} and is {verdict}: "
+            f"{points(row, 'difference')}, {tested(row)}"
+        )
         if row["made_tokens"]:
             cost = f"the {row['made_tokens']:,.0f} tokens it cost to make"
-            after = span(row, "break_even", ",.0f").replace("no upper bound", "never")
-            never = row["break_even"] is None
-            said += (
-                f"; it never repays {cost}"
-                if never
-                else f"; it repays {cost} after {after} answers"
-            )
-        return said + (
-            "; one training seed doesn't show how much training varies" if row["seeds"] == 1 else ""
-        )
+            if row["break_even"] is None:
+                clause += f"; it never repays {cost}"
+            else:
+                answers = span(row, "break_even", ",.0f").replace("no upper bound", "never")
+                clause += f"; it repays {cost} after {answers} answers"
+        if row["seeds"] == 1:
+            clause += "; one training seed doesn't show how much training varies"
+        return clause
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
-        painted = {v["variant"]: v["colour"] for v in tables["variants"]}
-        scale = alt.Scale(domain=list(painted), range=list(painted.values()))
-        rows = []
-        layout = {"columns": 2, "spacing": {"row": 110, "column": 70}, "bounds": "flush"}
-        if panels := with_answers(tables["panels"]):
-            rows.append(alt.concat(*(_panel(tables, panel, scale) for panel in panels), **layout))
+        colour_of = {row["variant"]: row["colour"] for row in tables["variants"]}
+        scale = alt.Scale(domain=list(colour_of), range=list(colour_of.values()))
+        grids = []
+        panels = [_panel(tables, panel, scale) for panel in with_answers(tables["panels"])]
+        if panels:
+            grids.append(alt.concat(*panels, **GRID))
         if tables["published"]:
-            benchmarks = list(dict.fromkeys(r["benchmark"] for r in tables["published"]))
-            shown = [
-                _published_panel([r for r in tables["published"] if r["benchmark"] == b])
-                for b in benchmarks
-            ]
-            rows.append(alt.concat(*shown, **layout))
+            groups = by_benchmark(tables["published"])
+            charts = [_published_panel(name, rows) for name, rows in groups.items()]
+            grids.append(alt.concat(*charts, **GRID))
         note = [
-            "Bars: 95 % intervals over problems and training seeds (small dots). Dashed line: frontier as measured.",
+            (
+                "Bars: 95 % intervals over problems and training seeds (small dots). "
+                "Dashed line: frontier as measured."
+            ),
             "The fuller a dot, the more likely its variant is on the frontier.",
         ]
         title = alt.TitleParams(
             "Accuracy by tokens per answer: up and to the left is better", subtitle=note
         )
-        return themed(alt.vconcat(*rows, spacing=34).properties(title=title))
+        return themed(alt.vconcat(*grids, spacing=34).properties(title=title))
 
 
-def _panel(tables: Tables, panel: Row, scale: alt.Scale) -> Any:
-    own = [v for v in tables["variants"] if v["panel"] == panel["panel"]]
-    seeds = [s for s in tables["seeds"] if s["panel"] == panel["panel"]]
-    frame = _frame(own)
-    line = _steps(own, frame)
-    x, y = _axes(frame, TITLES[panel["token_kind"]])
-    colour, fill = (
-        channel("variant:N", scale=scale, legend=None) for channel in (alt.Color, alt.Fill)
-    )
-    # the data are given once, to the layers together: Altair copies them with every chart
-    shown = alt.Chart()
-    bars = shown.mark_rule(opacity=0.45, clip=True)
-    tooltip = ["variant:N", *(alt.Tooltip(f"{f}:Q", format=",.3~r") for f in SHOWN)]
-    dots = {"x": x, "y": y, "color": colour}
-    opacity = alt.FillOpacity(
-        "frontier_chance:Q", scale=alt.Scale(domain=[0, 1], range=[0, 1]), legend=None
-    )
-    layers = [
-        _frontier_line(line, x, y),
-        bars.encode(x=x, y=alt.Y("accuracy_low:Q"), y2="accuracy_high:Q", color=colour),
-        bars.encode(x=alt.X("tokens_low:Q"), x2="tokens_high:Q", y=y, color=colour),
-        alt.Chart(values(seeds))
-        .mark_point(filled=True, size=16, opacity=0.45, clip=True)
-        .encode(**dots),
-        shown.mark_point(filled=True, size=80, opacity=1, color="white").encode(x=x, y=y),
-        shown.mark_point(size=80, opacity=1, strokeWidth=1.8).encode(
-            **dots, fill=fill, fillOpacity=opacity, tooltip=tooltip
-        ),
-        *lettering("tokens", colour),
-    ]
-    named = values(place_labels(own, frame, line, seeds))
-    title = panel_title(panel, SIZE[0])
-    return alt.layer(*layers, data=named, width=SIZE[0], height=SIZE[1], title=title)
-
-
-def _record(panel: str, variant: Variant, summary: VariantSummary) -> Row:
-    against = {f.name: getattr(summary.against, f.name, None) for f in fields(Comparison)}
+def _variant_row(panel: str, variant: Variant, summary: VariantSummary) -> Row:
+    comparison = {}
+    for field in fields(Comparison):  # None for the reference
+        comparison[field.name] = getattr(summary.against, field.name, None)
     return flat(
         panel=panel,
         variant=variant.name,
@@ -281,7 +274,7 @@ def _record(panel: str, variant: Variant, summary: VariantSummary) -> Row:
         on_frontier=summary.on_frontier,
         frontier_chance=summary.frontier_chance,
         tokens_per_right=summary.tokens_per_right,
-        **against,
+        **comparison,
         made_tokens=variant.made_tokens,
         made_seconds=variant.made_seconds,
         seeds=len(variant.seeds),
@@ -290,97 +283,180 @@ def _record(panel: str, variant: Variant, summary: VariantSummary) -> Row:
     )
 
 
-def _seeds(panel: str, variant: Variant, outcomes: Sequence[Outcome]) -> Records:
+def _seed_rows(panel: str, variant: Variant, attempts: Sequence[Outcome]) -> Records:
+    """Return the tokens and the accuracy of each training seed."""
+    tokens = variant.by_seed(variant.tokens)
+    correct = variant.by_seed(variant.correct)
     rows = []
     for i, seeds in enumerate(variant.seeds):
-        tokens, right = (
-            float(variant.by_seed(c)[i].mean()) for c in (variant.tokens, variant.correct)
-        )
-        named = {"panel": panel, "variant": variant.name, "seed": ", ".join(map(str, seeds))}
-        own = basis(o for o in outcomes if o.cell.training_seeds == seeds)
-        rows.append({**named, "tokens": tokens, "accuracy": right, "basis": own})
+        row = {
+            "panel": panel,
+            "variant": variant.name,
+            "seed": ", ".join(map(str, seeds)),
+            "tokens": float(tokens[i].mean()),
+            "accuracy": float(correct[i].mean()),
+            "basis": basis(o for o in attempts if o.cell.training_seeds == seeds),
+        }
+        rows.append(row)
     return rows
 
 
 def _alone(row: Row, panel: Row) -> str:
-    """What there is to say of a variant that is compared with no other."""
+    """Describe a variant that is compared with no other."""
     kind = TITLES[panel["token_kind"]].partition(" (")[0]
-    accuracy, tokens = span(row, "accuracy", ".1%"), span(row, "tokens", ",.0f")
-    per_right = span(row, "tokens_per_right", ",.0f")
-    return f"{row['label']}: accuracy {accuracy}, {tokens} {kind} per answer, {per_right} per right answer"
-
-
-def _frontier(own: Records) -> str:
-    said: dict[str, list[str]] = {"surely": [], "perhaps": [], "surely not": []}
-    for name, chance in ((v["label"], v["frontier_chance"]) for v in own):
-        if chance is None or 1 - SURE < chance < SURE:
-            said["perhaps"].append(name if chance is None else f"{name} ({chance:.0%})")
-        else:
-            said["surely" if chance >= SURE else "surely not"].append(name)
-    return "on the frontier: " + "; ".join(
-        f"{how} {', '.join(names)}" for how, names in said.items() if names
-    )
-
-
-def _change(row: Row) -> str:
-    ends = [row["ratio"], row["ratio_low"], row["ratio_high"]]
-    if any(end is None for end in ends):
-        return f"takes {row['ratio']:.2f} times the tokens"
-    cut = row["ratio"] <= 1
-    value, *interval = (round(100 * (1 - end if cut else end - 1)) for end in ends)
-    low, high = sorted(interval)
-    return f"{'cuts' if cut else 'raises'} tokens by {value} % [{low}, {high}]".replace("-", "−")
-
-
-def _beyond_chance(own: Records) -> str:
-    """Which published differences exceed what two independent samples of as many problems show by
-    chance.
-    """
-    apart = {
-        r["model"]: Estimate(r["difference"], r["difference_low"], r["difference_high"], 0, 0)
-        for r in own
-        if r["model"] != PUBLISHED_REFERENCE
-    }
-    beyond, within = split_by_chance(apart)
     return (
-        f"{own[0]['benchmark']}, published: differences to {PUBLISHED_REFERENCE} in points, beyond binomial chance on "
-        f"{PROBLEMS[own[0]['benchmark']]} problems: {beyond}; within it: {within}. {PAIRED}"
+        f"{row['label']}: accuracy {span(row, 'accuracy', '.1%')}, "
+        f"{span(row, 'tokens', ',.0f')} {kind} per answer, "
+        f"{span(row, 'tokens_per_right', ',.0f')} per right answer"
     )
 
 
-def _frame(own: Records) -> Frame:
-    """Tokens from 0; accuracy as far as the intervals go, with a margin."""
-    most = max(p["tokens"] for p in own)
-    far = max(p.get("tokens_high") or most for p in own)
-    low, high = min(p["accuracy_low"] for p in own), max(p["accuracy_high"] for p in own)
-    air = 0.04 * (high - low)
-    return Frame(
-        (0.0, max(1.12 * most, min(1.03 * far, 1.5 * most), 1.0)),
-        (max(0.0, low - air), high + air),
-        *SIZE,
+def _on_frontier(rows: Records) -> str:
+    """Say which variants are surely, perhaps or surely not on the frontier."""
+    groups: dict[str, list[str]] = {"surely": [], "perhaps": [], "surely not": []}
+    for row in rows:
+        name = row["label"]
+        chance = row["frontier_chance"]
+        if chance is None:
+            groups["perhaps"].append(name)
+        elif chance >= SURE:
+            groups["surely"].append(name)
+        elif chance > 1 - SURE:
+            groups["perhaps"].append(f"{name} ({chance:.0%})")
+        else:
+            groups["surely not"].append(name)
+    clauses = [f"{how} {', '.join(names)}" for how, names in groups.items() if names]
+    return f"on the frontier: {'; '.join(clauses)}"
+
+
+def _token_change(row: Row) -> str:
+    ratio, low, high = ends(row, "ratio")
+    if low is None or high is None:
+        return f"takes {ratio:.2f} times the tokens"
+    if ratio <= 1:
+        verb = "cuts"
+        changes = [round(100 * (1 - end)) for end in (ratio, low, high)]
+    else:
+        verb = "raises"
+        changes = [round(100 * (end - 1)) for end in (ratio, low, high)]
+    smallest, largest = sorted(changes[1:])
+    return f"{verb} tokens by {changes[0]} % [{smallest}, {largest}]".replace("-", "−")
+
+
+def _published_differences(benchmark: str, rows: Records) -> str:
+    """Say which published differences exceed the chance of two independent samples of problems."""
+    differences = {}
+    for row in rows:
+        if row["model"] != PUBLISHED_REFERENCE:
+            differences[row["model"]] = Estimate(*ends(row, "difference"), 0, 0)
+    beyond, within = split_by_chance(differences)
+    return (
+        f"{benchmark}, published: differences to {PUBLISHED_REFERENCE} in points, beyond binomial "
+        f"chance on {PROBLEMS[benchmark]} problems: {beyond}; within it: {within}. {PAIRED}"
     )
+
+
+def _panel(tables: Tables, panel: Row, scale: alt.Scale) -> Any:
+    variants = rows_of(tables["variants"], panel)
+    seeds = rows_of(tables["seeds"], panel)
+    frame = _frame(variants)
+    steps = _steps(variants, frame)
+    x, y = _axes(frame, TITLES[panel["token_kind"]])
+    colour = alt.Color("variant:N", scale=scale, legend=None)
+    fill = alt.Fill("variant:N", scale=scale, legend=None)
+    fill_opacity = alt.FillOpacity(
+        "frontier_chance:Q", scale=alt.Scale(domain=[0, 1], range=[0, 1]), legend=None
+    )
+    tooltip = ["variant:N", *(alt.Tooltip(f"{name}:Q", format=",.3~r") for name in TOOLTIP)]
+    # the data are given once, to the layers together: Altair copies them with every chart
+    chart = alt.Chart()
+    bars = chart.mark_rule(opacity=0.45, clip=True)
+    small_dots = alt.Chart(values(seeds)).mark_point(filled=True, size=16, opacity=0.45, clip=True)
+    layers = [
+        _frontier_line(steps, x, y),
+        bars.encode(x=x, y=alt.Y("accuracy_low:Q"), y2="accuracy_high:Q", color=colour),
+        bars.encode(x=alt.X("tokens_low:Q"), x2="tokens_high:Q", y=y, color=colour),
+        small_dots.encode(x=x, y=y, color=colour),
+        chart.mark_point(filled=True, size=80, opacity=1, color="white").encode(x=x, y=y),
+        chart.mark_point(size=80, opacity=1, strokeWidth=1.8).encode(
+            x=x, y=y, color=colour, fill=fill, fillOpacity=fill_opacity, tooltip=tooltip
+        ),
+        *lettering("tokens", colour),
+    ]
+    return alt.layer(
+        *layers,
+        data=values(place_labels(variants, frame, steps, seeds)),
+        width=SIZE[0],
+        height=SIZE[1],
+        title=panel_title(panel, SIZE[0]),
+    )
+
+
+def _published_panel(benchmark: str, rows: Records) -> Any:
+    frame = _frame(rows)
+    steps = _steps(rows, frame)
+    labelled = [{**row, "label": row["model"]} for row in rows]
+    x, y = _axes(frame)
+    bars = alt.Chart().mark_rule(color=MUTED, opacity=0.35, clip=True)
+    dots = alt.Chart().mark_point(size=50, opacity=1, color=MUTED, strokeWidth=1.5)
+    fill = alt.condition("datum.family == 'k1.5'", alt.value(MUTED), alt.value("white"))
+    tooltip = ["model:N", "tokens:Q", "accuracy:Q", "aes:Q", "difference:Q"]
+    layers = [
+        _frontier_line(steps, x, y),
+        bars.encode(x=x, y=alt.Y("accuracy_low:Q"), y2="accuracy_high:Q"),
+        dots.encode(x=x, y=y, fill=fill, tooltip=tooltip),
+        *lettering("tokens", alt.value(INK)),
+    ]
+    note = (
+        "Kimi k1.5 (filled) and others; bars: binomial 95 % intervals, "
+        f"{PROBLEMS[benchmark]} problems"
+    )
+    title = alt.TitleParams(f"{benchmark}, published", subtitle=note, fontSize=12, frame="group")
+    return alt.layer(
+        *layers,
+        data=values(place_labels(labelled, frame, steps)),
+        width=SIZE[0],
+        height=SIZE[1],
+        title=title,
+    )
+
+
+def _frame(rows: Records) -> Frame:
+    """Return a frame with tokens from 0, and accuracy as far as the intervals go."""
+    most_tokens = max(row["tokens"] for row in rows)
+    furthest = max(row.get("tokens_high") or most_tokens for row in rows)
+    right = max(1.12 * most_tokens, min(1.03 * furthest, 1.5 * most_tokens), 1.0)
+    low = min(row["accuracy_low"] for row in rows)
+    high = max(row["accuracy_high"] for row in rows)
+    margin = 0.04 * (high - low)
+    return Frame((0.0, right), (max(0.0, low - margin), high + margin), *SIZE)
 
 
 def _axes(frame: Frame, tokens: str = "tokens") -> tuple[alt.X, alt.Y]:
     # Vega would round the ends of the axes, and the labels would no longer stand where they were
-    # placed.
-    across, up = (
-        alt.Scale(domain=list(ends), nice=False, zero=False) for ends in (frame.x, frame.y)
-    )
-    # No format of the ticks: whole numbers would label 0.5 and 1 alike.
+    # placed. No format of the ticks: whole numbers would label 0.5 and 1 alike.
     x = alt.X(
-        "tokens:Q", title=f"mean {tokens} per answer", scale=across, axis=alt.Axis(tickCount=6)
+        "tokens:Q",
+        title=f"mean {tokens} per answer",
+        scale=alt.Scale(domain=list(frame.x), nice=False, zero=False),
+        axis=alt.Axis(tickCount=6),
     )
-    return x, alt.Y(
-        "accuracy:Q", title="accuracy", scale=up, axis=alt.Axis(format="%", tickCount=6)
+    y = alt.Y(
+        "accuracy:Q",
+        title="accuracy",
+        scale=alt.Scale(domain=list(frame.y), nice=False, zero=False),
+        axis=alt.Axis(format="%", tickCount=6),
     )
+    return x, y
 
 
-def _steps(own: Records, frame: Frame) -> Records:
-    """The frontier as measured: the best accuracy for so many tokens."""
-    on = sorted((p["tokens"], p["accuracy"]) for p in own if p["on_frontier"])
-    corners = [(on[0][0], frame.y[0]), *on, (frame.x[1], on[-1][1])]
-    return [{"tokens": tokens, "accuracy": right} for tokens, right in corners]
+def _steps(rows: Records, frame: Frame) -> Records:
+    """Return the corners of the frontier as measured: the best accuracy for so many tokens."""
+    best = sorted((row["tokens"], row["accuracy"]) for row in rows if row["on_frontier"])
+    first_tokens, _ = best[0]
+    _, last_accuracy = best[-1]
+    corners = [(first_tokens, frame.y[0]), *best, (frame.x[1], last_accuracy)]
+    return [{"tokens": tokens, "accuracy": accuracy} for tokens, accuracy in corners]
 
 
 def _frontier_line(steps: Records, x: alt.X, y: alt.Y) -> Any:
@@ -388,30 +464,3 @@ def _frontier_line(steps: Records, x: alt.X, y: alt.Y) -> Any:
         interpolate="step-after", color=MUTED, strokeWidth=1, strokeDash=[3, 3]
     )
     return line.encode(x=x, y=y, order="tokens:Q")
-
-
-def _published_panel(own: Records) -> Any:
-    frame = _frame(own)
-    line = _steps(own, frame)
-    named = place_labels([{**r, "label": r["model"]} for r in own], frame, line)
-    x, y = _axes(frame)
-    bars = alt.Chart().mark_rule(color=MUTED, opacity=0.35, clip=True)
-    dots = alt.Chart().mark_point(size=50, opacity=1, color=MUTED, strokeWidth=1.5)
-    fill = alt.condition("datum.family == 'k1.5'", alt.value(MUTED), alt.value("white"))
-    layers = [
-        _frontier_line(line, x, y),
-        bars.encode(x=x, y=alt.Y("accuracy_low:Q"), y2="accuracy_high:Q"),
-        dots.encode(
-            x=x,
-            y=y,
-            fill=fill,
-            tooltip=["model:N", "tokens:Q", "accuracy:Q", "aes:Q", "difference:Q"],
-        ),
-        *lettering("tokens", alt.value(INK)),
-    ]
-    problems = PROBLEMS[own[0]["benchmark"]]
-    note = f"Kimi k1.5 (filled) and others; bars: binomial 95 % intervals, {problems} problems"
-    title = alt.TitleParams(
-        f"{own[0]['benchmark']}, published", subtitle=note, fontSize=12, frame="group"
-    )
-    return alt.layer(*layers, data=values(named), width=SIZE[0], height=SIZE[1], title=title)

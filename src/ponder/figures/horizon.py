@@ -3,7 +3,7 @@ with the horizon.
 
 After Sinha et al. (2025). Task accuracy is the fraction of rollouts without an error so far
 (Kaplan-Meier estimate); turn accuracy judges each turn from the model's own previous answer. The
-horizon is the step at which task accuracy falls below the target. Beside it stands the horizon that
+horizon is the step at which task accuracy falls below the target. Next to it stands the horizon that
 a constant step accuracy up to the first error predicts. Turn accuracy after a right answer and
 after a wrong one shows self-conditioning in the model's own rollouts.
 """
@@ -20,6 +20,7 @@ from ponder.core import Figure, Outcome, Records, Tables, UserError, renamed
 from ponder.figures import (
     COLOURS,
     MUTED,
+    Row,
     basis,
     counts,
     curve_records,
@@ -27,17 +28,20 @@ from ponder.figures import (
     heading,
     percent,
     pooled_findings,
-    published,
+    rows_of,
     span,
     themed,
     values,
     with_details,
 )
+from ponder.figures._published import published
 from ponder.stats.horizon import horizon, rollouts
 from ponder.study.labels import cells_of, distinctions, model_labels, pooled, task_labels
 
-TASK, TURN = "task accuracy (no error so far)", "turn accuracy"
-OTHERS, PUBLISHED = "task accuracy, other panels", "published"
+TASK = "task accuracy (no error so far)"
+TURN = "turn accuracy"
+OTHERS = "task accuracy, other panels"
+PUBLISHED = "published"
 # columns of panels: pixels of each
 SIZES = {1: (500, 300), 2: (330, 220), 3: (240, 170), 4: (200, 140)}
 STEPS = ",.0f"  # steps are whole numbers
@@ -58,109 +62,108 @@ class Horizon(Figure):
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"summary": [], "turns": [], "survival": []}
-        groups: dict[tuple[str, int, str], list[Outcome]] = {}
-        asked = with_details(outcomes, "per_turn")
-        others = distinctions(cells_of(asked), ("per_turn",), of="task")
-        model_of, task_of = model_labels(asked), task_labels(asked)
-        for o in asked:
-            named = (model_of[o.cell.model_key], o.details["per_turn"], task_of[o.cell.task_key])
-            groups.setdefault(named, []).append(o)
-        tasks_of: dict[tuple[str, int], dict[str, str]] = {}
-        for (model, per_turn, task), part in groups.items():
-            tasks_of.setdefault((model, per_turn), {})[task] = others[part[0].cell]
-        models = list(dict.fromkeys(model for model, _, _ in groups))
-        for model, per_turn, task in sorted(groups, key=lambda k: (models.index(k[0]), *k[1:])):
-            part = groups[model, per_turn, task]
-            result = horizon(rollouts(part), target=self.target)
-            name = f"{per_turn} step{'s' if per_turn > 1 else ''} per turn"
-            if len(tasks := tasks_of[model, per_turn]) > 1:
-                told_apart = all(tasks.values()) and len(set(tasks.values())) == len(tasks)
-                name = f"{name}, {tasks[task] if told_apart else task}"
-            series = f"{model}, {name}" if len(models) > 1 else name
-            labels: dict[str, Any] = {
-                "series": series,
-                "model": model,
-                "per_turn": per_turn,
-                "basis": basis(part),
-            }
-            tables["summary"].append(
-                flat(
-                    **labels,
-                    panel=name,
-                    horizon=result.horizon,
-                    predicted=result.predicted,
-                    at_end=result.at_end,
-                    step_accuracy=result.step_accuracy,
-                    after_right=result.after_right,
-                    after_wrong=result.after_wrong,
-                    constancy_p=result.trend.p_value,
-                    turn_accuracy=result.trend.direction,
-                    rests_on=counts(part),
-                    pooled=pooled([part]),
-                )
-            )
-            tables["survival"] += curve_records(result.survival, **labels)
-            for row in result.rows:
-                estimates = {
-                    "index": row.index,
-                    "task": row.task,
-                    "turn": row.turn,
-                    "unparsed": row.unparsed,
-                }
-                tables["turns"].append(flat(**labels, first=row.first, last=row.last, **estimates))
+        recorded = with_details(outcomes, "per_turn")
+        task_settings = distinctions(cells_of(recorded), ("per_turn",), of="task")
+        model_names = model_labels(recorded)
+        task_names = task_labels(recorded)
+        groups: dict[str, dict[int, dict[str, list[Outcome]]]] = {}
+        for outcome in recorded:
+            by_turn = groups.setdefault(model_names[outcome.cell.model_key], {})
+            by_task = by_turn.setdefault(outcome.details["per_turn"], {})
+            by_task.setdefault(task_names[outcome.cell.task_key], []).append(outcome)
+        for model, by_turn in groups.items():
+            for per_turn, by_task in sorted(by_turn.items()):
+                texts = {}
+                for task, attempts in by_task.items():
+                    texts[task] = task_settings[attempts[0].cell]
+                if not all(texts.values()) or len(set(texts.values())) < len(texts):
+                    texts = {task: task for task in by_task}
+                for task, attempts in sorted(by_task.items()):
+                    panel = f"{per_turn} step{'s' if per_turn > 1 else ''} per turn"
+                    if len(by_task) > 1:
+                        panel = f"{panel}, {texts[task]}"
+                    series = f"{model}, {panel}" if len(groups) > 1 else panel
+                    labels = {
+                        "series": series,
+                        "model": model,
+                        "per_turn": per_turn,
+                        "basis": basis(attempts),
+                    }
+                    self._add(tables, labels, panel, attempts)
         return tables
+
+    def _add(self, tables: Tables, labels: Row, panel: str, attempts: Sequence[Outcome]) -> None:
+        """Add the rows of one panel to the tables."""
+        result = horizon(rollouts(attempts), target=self.target)
+        summary = flat(
+            **labels,
+            panel=panel,
+            horizon=result.horizon,
+            predicted=result.predicted,
+            at_end=result.at_end,
+            step_accuracy=result.step_accuracy,
+            after_right=result.after_right,
+            after_wrong=result.after_wrong,
+            constancy_p=result.trend.p_value,
+            turn_accuracy=result.trend.direction,
+            rests_on=counts(attempts),
+            pooled=pooled([attempts]),
+        )
+        tables["summary"].append(summary)
+        tables["survival"] += curve_records(result.survival, **labels)
+        for turn in result.rows:
+            row = flat(
+                **labels,
+                first=turn.first,
+                last=turn.last,
+                index=turn.index,
+                task=turn.task,
+                turn=turn.turn,
+                unparsed=turn.unparsed,
+            )
+            tables["turns"].append(row)
 
     def findings(self, tables: Tables) -> list[str]:
         sentences = pooled_findings(tables["summary"], "series")
         for row in tables["summary"]:
-            predicted = (
-                f"predicted from a constant step accuracy of {span(row, 'step_accuracy', '.4f')}"
-            )
-            trend = f"turn accuracy along the rollout: {row['turn_accuracy']}"
-            steps = span(row, "predicted", STEPS)
+            panel = f"{row['model']}, {row['panel']}"
             sentences.append(
-                f"{row['model']}, {row['panel']}: horizon {_reach(row)} steps; {steps} {predicted}; {trend}."
+                f"{panel}: horizon {_reach(row)} steps; {span(row, 'predicted', STEPS)} predicted "
+                f"from a constant step accuracy of {span(row, 'step_accuracy', '.4f')}; "
+                f"turn accuracy along the rollout: {row['turn_accuracy']}."
             )
             if row["horizon"] is None and row["at_end"] is not None:
                 right = span(row, "at_end", ".0%")
-                sentences.append(
-                    f"{row['model']}, {row['panel']}: {right} of rollouts have no error at the last step."
-                )
+                sentences.append(f"{panel}: {right} of rollouts have no error at the last step.")
             if row["after_wrong"] is not None:
-                sentences.append(f"{row['model']}, {row['panel']}: {_conditioned(row)}.")
+                sentences.append(
+                    f"{panel}: turn accuracy {span(row, 'after_right', '.0%')} after a right "
+                    f"answer, {span(row, 'after_wrong', '.0%')} after a wrong one."
+                )
         return sentences
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
-        rows = tables["summary"]
-        models = list(dict.fromkeys(r["model"] for r in rows))
-        columns = min(4, max(sum(r["model"] == m for r in rows) for m in models))
-        # published: one step per turn
-        first = min(r["per_turn"] for r in rows) if self.overlay else None
+        by_model: dict[str, Records] = {}
+        for row in tables["summary"]:
+            by_model.setdefault(row["model"], []).append(row)
+        columns = min(4, max(map(len, by_model.values())))
         width = max(430, columns * SIZES[columns][0])
+        shortest = min(row["per_turn"] for row in tables["summary"])
         grids = []
-        for model in models:
-            own = [r for r in rows if r["model"] == model]
-            panels = [
-                self._panel(
-                    tables,
-                    row,
-                    SIZES[columns],
-                    overlay=row["per_turn"] == first,
-                    left=i % columns == 0,
-                )
-                for i, row in enumerate(own)
-            ]
+        for model, rows in by_model.items():
+            panels = []
+            for i, row in enumerate(rows):
+                # published: one step per turn
+                overlay = bool(self.overlay) and row["per_turn"] == shortest
+                left = i % columns == 0
+                panels.append(self._panel(tables, row, SIZES[columns], overlay=overlay, left=left))
             grid = alt.concat(*panels, columns=columns, spacing=18, title=heading(model, [], width))
             grids.append(grid.resolve_scale(x="shared", y="shared"))
         notes = [
-            f"horizon: the first step at which task accuracy is below {self.target:.0%} (dashed)"
+            f"horizon: the first step at which task accuracy is below {self.target:.0%} (dashed)",
+            "predicted: the horizon if step accuracy stayed as it is up to the first error",
+            "after right or wrong answers: turn accuracy there; bands and bars: 95 % intervals",
         ]
-        notes.append(
-            "predicted: the horizon if step accuracy stayed as it is up to the first error"
-        )
-        notes.append(
-            "after right or wrong answers: turn accuracy there; bands and bars: 95 % intervals"
-        )
         if self.overlay:
             notes.append(
                 "published: horizons of other models at one step per turn, without thinking"
@@ -169,87 +172,75 @@ class Horizon(Figure):
         return themed(alt.vconcat(*grids, title=title).resolve_scale(x="shared", y="shared"))
 
     def _panel(
-        self,
-        tables: Tables,
-        row: dict[str, Any],
-        size: tuple[int, int],
-        *,
-        overlay: bool,
-        left: bool,
+        self, tables: Tables, summary: Row, size: tuple[int, int], *, overlay: bool, left: bool
     ) -> Any:
-        own = {
-            name: [r for r in tables[name] if r["series"] == row["series"]]
-            for name in ("survival", "turns")
-        }
+        survival = rows_of(tables["survival"], summary)
+        other_survival = [row for row in tables["survival"] if row["basis"] != summary["basis"]]
+        task = _chart(survival, TASK)
+        turn = _chart(rows_of(tables["turns"], summary), TURN)
+        others = _chart(other_survival, OTHERS)
+        target = alt.Chart(values([{"target": self.target}]))
         colour = self._colour(len(tables["summary"]))
-        x, last = (
-            alt.X(f"{field}:Q", title="step", axis=alt.Axis(tickCount=6))
-            for field in ("size", "last")
-        )
-        task, turn = _chart(own["survival"], TASK), _chart(own["turns"], TURN)
-        others = _chart([r for r in tables["survival"] if r["series"] != row["series"]], OTHERS)
-        target = alt.Chart(values([{"target": self.target}])).mark_rule(
-            color=MUTED, strokeDash=[4, 3]
-        )
+        axis = alt.Axis(tickCount=6)
+        x = alt.X("size:Q", title="step", axis=axis)
+        last = alt.X("last:Q", title="step", axis=axis)
         tooltip = ["first:Q", "last:Q", "turn:Q", "index:Q", "task:Q", "unparsed:Q"]
-        thin = others.mark_line(strokeWidth=0.8, interpolate="step-after", opacity=0.8)
-        band = task.mark_area(opacity=0.18, interpolate="step-after")
-        line = task.mark_line(strokeWidth=2, interpolate="step-after")
-        dots = turn.mark_point(filled=True, size=16, opacity=1)
         layers = [
-            thin.encode(x=x, y=percent("value"), detail="series:N", color=colour),
-            target.encode(y=percent("target")),
-            band.encode(x=x, y=percent("low"), y2="high:Q", color=colour),
-            line.encode(x=x, y=percent("value", "accuracy" if left else None), color=colour),
+            others.mark_line(strokeWidth=0.8, interpolate="step-after", opacity=0.8).encode(
+                x=x, y=percent("value"), detail="series:N", color=colour
+            ),
+            target.mark_rule(color=MUTED, strokeDash=[4, 3]).encode(y=percent("target")),
+            task.mark_area(opacity=0.18, interpolate="step-after").encode(
+                x=x, y=percent("low"), y2="high:Q", color=colour
+            ),
+            task.mark_line(strokeWidth=2, interpolate="step-after").encode(
+                x=x, y=percent("value", "accuracy" if left else None), color=colour
+            ),
             turn.mark_rule(opacity=0.5).encode(
                 x=last, y=percent("turn_low"), y2="turn_high:Q", color=colour
             ),
-            dots.encode(x=last, y=percent("turn"), color=colour, tooltip=tooltip),
+            turn.mark_point(filled=True, size=16, opacity=1).encode(
+                x=last, y=percent("turn"), color=colour, tooltip=tooltip
+            ),
         ]
         if overlay:
-            marks = [
-                {"model": r["model"], "size": r["horizon"], "target": 0.5}
-                for r in published(self.overlay)
-            ]
+            marks = []
+            for row in published(self.overlay):
+                marks.append({"model": row["model"], "size": row["horizon"], "target": 0.5})
             diamonds = _chart(marks, PUBLISHED).mark_point(shape="diamond", size=45)
             layers.append(
                 diamonds.encode(
                     x=x, y=percent("target"), color=colour, tooltip=["model:N", "size:Q"]
                 )
             )
-        reach = [f"horizon {_reach(row)}", f"predicted {span(row, 'predicted', STEPS)}"]
-        if row["after_wrong"] is not None:
-            reach.append(f"after right answers {span(row, 'after_right', '.0%')}")
-            reach.append(f"after wrong ones {span(row, 'after_wrong', '.0%')}")
-        title = heading(row["panel"], [*reach, row["rests_on"], row["pooled"]], size[0])
+        notes = [f"horizon {_reach(summary)}", f"predicted {span(summary, 'predicted', STEPS)}"]
+        if summary["after_wrong"] is not None:
+            notes.append(f"after right answers {span(summary, 'after_right', '.0%')}")
+            notes.append(f"after wrong ones {span(summary, 'after_wrong', '.0%')}")
+        notes += [summary["rests_on"], summary["pooled"]]
+        title = heading(summary["panel"], notes, size[0])
         title.fontSize = 12
         return alt.layer(*layers, width=size[0], height=size[1], title=title)
 
     def _colour(self, panels: int) -> alt.Color:
-        """One colour per measure, the same in all panels."""
+        """Return one colour per measure, the same in all panels."""
         colours = {TASK: COLOURS[0], TURN: COLOURS[1]}
-        colours |= {OTHERS: "#b9bfc5"} if panels > 1 else {}
-        colours |= {PUBLISHED: MUTED} if self.overlay else {}
-        legend = alt.Legend(
-            title=None, orient="bottom", symbolOpacity=1, columns=2 if panels < 3 else 4
-        )
+        if panels > 1:
+            colours[OTHERS] = "#b9bfc5"
+        if self.overlay:
+            colours[PUBLISHED] = MUTED
+        columns = 2 if panels < 3 else 4
+        legend = alt.Legend(title=None, orient="bottom", symbolOpacity=1, columns=columns)
         scale = alt.Scale(domain=list(colours), range=list(colours.values()))
         return alt.Color("measure:N", scale=scale, legend=legend)
 
 
 def _chart(rows: Records, measure: str) -> alt.Chart:
-    return alt.Chart(values([{**r, "measure": measure} for r in rows]))
+    return alt.Chart(values([{**row, "measure": measure} for row in rows]))
 
 
-def _conditioned(row: dict[str, Any]) -> str:
-    right, wrong = (span(row, name, ".0%") for name in ("after_right", "after_wrong"))
-    return f"turn accuracy {right} after a right answer, {wrong} after a wrong one"
-
-
-def _reach(row: dict[str, Any]) -> str:
-    """The horizon with its interval; a bound if no task accuracy below the target was seen."""
-    return (
-        span(row, "horizon", STEPS)
-        if row["horizon"] is not None
-        else f"not reached, at least {row['horizon_low']:,.0f}"
-    )
+def _reach(row: Row) -> str:
+    """Write the horizon, or a lower bound if task accuracy never fell below the target."""
+    if row["horizon"] is not None:
+        return span(row, "horizon", STEPS)
+    return f"not reached, at least {row['horizon_low']:,.0f}"

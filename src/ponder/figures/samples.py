@@ -18,18 +18,30 @@ from typing import Any, ClassVar, Literal
 import altair as alt
 import numpy as np
 
-from ponder.core import Estimate, Figure, Outcome, Records, Tables
-from ponder.figures import basis, counts, flat, pooled_findings, series_colour, span, themed, values
-from ponder.figures._log import SIZE, log_axes, log_frame
-from ponder.figures._tokens import TITLES, Tokens, counted, token_findings, token_kind
+from ponder.core import Estimate, Figure, Outcome, Records, Tables, TokenKind
+from ponder.figures import (
+    Row,
+    basis,
+    counts,
+    flat,
+    interval_tooltips,
+    pooled_findings,
+    rows_of,
+    series_colour,
+    span,
+    themed,
+    values,
+)
+from ponder.figures._label_placement import SIZE, log_axes, log_frame
+from ponder.figures._units import TITLES, Tokens, token_columns, token_findings, token_kind
 from ponder.figures._variants import panel_title
 from ponder.stats.accuracy import mean
 from ponder.stats.columns import clusters, one_series
 from ponder.stats.samples import Votes, majority_at, pass_at
 from ponder.study.labels import model_labels, panel_label, pooled, task_labels
 
-Row = dict[str, Any]
-PASS, MAJORITY = "pass@k: at least one is right", "maj@k: the majority vote is right"
+PASS_AT_K = "pass@k: at least one is right"  # noqa: S105
+MAJORITY = "maj@k: the majority vote is right"
 TITLE = "Accuracy of k samples per problem"
 
 
@@ -45,171 +57,227 @@ class Samples(Figure):
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"panels": [], "samples": []}
-        kind, names = token_kind(outcomes, self.tokens), model_labels(outcomes)
-        for title, part in _panels(outcomes, self.by):
-            models: dict[str, list[Outcome]] = {}
-            for o in part:
-                models.setdefault(names[o.cell.model_key], []).append(o)
-            record = {"panel": title, "rests_on": counts(part), "pooled": pooled(models.values())}
-            tables["panels"].append(
-                {**record, **counted(outcomes, self.tokens), "basis": basis(part)}
-            )
-            for model, own in models.items():
-                rows = one_series(own)
-                for row in _rows(rows, kind):
+        kind = token_kind(outcomes, self.tokens)
+        names = model_labels(outcomes)
+        for title, attempts in self._panels(outcomes):
+            by_model: dict[str, list[Outcome]] = {}
+            for outcome in attempts:
+                by_model.setdefault(names[outcome.cell.model_key], []).append(outcome)
+            panel = {
+                "panel": title,
+                "rests_on": counts(attempts),
+                "pooled": pooled(by_model.values()),
+                **token_columns(outcomes, self.tokens),
+                "basis": basis(attempts),
+            }
+            tables["panels"].append(panel)
+            for model, model_attempts in by_model.items():
+                sampled = basis(model_attempts)
+                for row in _rows(one_series(model_attempts), kind):
                     tables["samples"].append(
-                        {"panel": title, "model": model, **row, "basis": basis(own)}
+                        {"panel": title, "model": model, **row, "basis": sampled}
                     )
         return tables
 
+    def _panels(self, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, list[Outcome]]]:
+        """Yield the title and the outcomes of each panel that has answers."""
+        tasks = task_labels(outcomes)
+        panels: dict[str, list[Outcome]] = {}
+        for outcome in outcomes:
+            size = outcome.size if self.by == "size" else None
+            title = panel_label(tasks[outcome.cell.task_key], size)
+            panels.setdefault(title, []).append(outcome)
+        for title, attempts in panels.items():
+            if any(outcome.answered for outcome in attempts):
+                yield title, attempts
+
     def findings(self, tables: Tables) -> list[str]:
-        sentences = token_findings(tables["panels"]) + pooled_findings(tables["panels"], "panel")
+        sentences = token_findings(tables["panels"])
+        sentences += pooled_findings(tables["panels"], "panel")
         for panel in tables["panels"]:
-            own = [r for r in tables["samples"] if r["panel"] == panel["panel"]]
-            for model in dict.fromkeys(r["model"] for r in own):
-                rows = [r for r in own if r["model"] == model]
-                told = _told(rows, TITLES[panel["token_kind"]].partition(" (")[0])
-                sentences.append(f"{panel['panel']}: {model}: {told}.")
+            tokens = TITLES[panel["token_kind"]].partition(" (")[0]
+            by_model: dict[str, Records] = {}
+            for row in rows_of(tables["samples"], panel):
+                by_model.setdefault(row["model"], []).append(row)
+            for model, rows in by_model.items():
+                sentences.append(f"{panel['panel']}: {model}: {_summary(rows, tokens)}.")
         return sentences
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
-        models = list(dict.fromkeys(r["model"] for r in tables["samples"]))
-        shown = [self._panel(tables, panel, models) for panel in tables["panels"]]
-        note = "Over all subsets of k of the samples of each problem. Bands: 95 % intervals over problems, pointwise."
-        grid = alt.concat(*shown, columns=2, spacing={"row": 60, "column": 70})
+        models = list(dict.fromkeys(row["model"] for row in tables["samples"]))
+        charts = [self._panel(tables, panel, models) for panel in tables["panels"]]
+        note = (
+            "Over all subsets of k of the samples of each problem. "
+            "Bands: 95 % intervals over problems, pointwise."
+        )
+        grid = alt.concat(*charts, columns=2, spacing={"row": 60, "column": 70})
         return themed(grid.properties(title=alt.TitleParams(TITLE, subtitle=note)))
 
     def _panel(self, tables: Tables, panel: Row, models: list[str]) -> Any:
-        own = [r for r in tables["samples"] if r["panel"] == panel["panel"]]
-        lines = [line for r in own for line in _lines(r)]
-        x = "k" if self.against == "samples" else "tokens"
-        named = (
-            "samples per problem, k" if x == "k" else f"{TITLES[panel['token_kind']]} per problem"
-        )
-        frame = log_frame(lines, x, air=0.04)
-        across, up = log_axes(frame, x, f"{named} (log scale)", [r[x] for r in own])
+        rows = rows_of(tables["samples"], panel)
+        points: Records = []
+        for row in rows:
+            points += _points(row)
+        if self.against == "samples":
+            x_field = "k"
+            x_title = "samples per problem, k"
+        else:
+            x_field = "tokens"
+            x_title = f"{TITLES[panel['token_kind']]} per problem"
+        frame = log_frame(points, x_field, air=0.04)
+        ticks = [row[x_field] for row in rows]
+        x, y = log_axes(frame, x_field, f"{x_title} (log scale)", ticks)
         colour = series_colour(models)
         legend = alt.Legend(
             title=None, orient="top", columns=2, symbolType="stroke", symbolSize=400, offset=10
         )
-        dashes = alt.Scale(domain=[PASS, MAJORITY], range=[[5, 3], [1, 0]])
-        dash = alt.StrokeDash("line:N", scale=dashes, legend=legend)
-        numbers = [alt.Tooltip(f"accuracy{e}:Q", format=".3f") for e in ("", "_low", "_high")]
+        scale = alt.Scale(domain=[PASS_AT_K, MAJORITY], range=[[5, 3], [1, 0]])
+        dash = alt.StrokeDash("line:N", scale=scale, legend=legend)
         tooltip = [
             "series:N",
             "line:N",
             "k:Q",
-            *numbers,
+            *interval_tooltips("accuracy", ".3f"),
             alt.Tooltip("tokens:Q", format=",.0f"),
             "problems:Q",
         ]
         chart = alt.Chart()
         layers = [
             chart.mark_area(opacity=0.1).encode(
-                x=across,
-                y=alt.Y("accuracy_low:Q"),
-                y2="accuracy_high:Q",
-                color=colour,
-                detail="line:N",
+                x=x, y=alt.Y("accuracy_low:Q"), y2="accuracy_high:Q", color=colour, detail="line:N"
             ),
-            chart.mark_line(strokeWidth=1.8).encode(x=across, y=up, color=colour, strokeDash=dash),
+            chart.mark_line(strokeWidth=1.8).encode(x=x, y=y, color=colour, strokeDash=dash),
             chart.mark_point(filled=True, size=40, opacity=1).encode(
-                x=across, y=up, color=colour, detail="line:N", tooltip=tooltip
+                x=x, y=y, color=colour, detail="line:N", tooltip=tooltip
             ),
         ]
         return alt.layer(
             *layers,
-            data=values(lines),
+            data=values(points),
             width=SIZE[0],
             height=SIZE[1],
             title=panel_title(panel, SIZE[0]),
         )
 
 
-def _panels(outcomes: Sequence[Outcome], by: str) -> Iterator[tuple[str, list[Outcome]]]:
-    """The outcomes of each panel that has answers, with its title."""
-    tasks = task_labels(outcomes)
-    groups: dict[str, list[Outcome]] = {}
-    for o in outcomes:
-        title = panel_label(tasks[o.cell.task_key], o.size if by == "size" else None)
-        groups.setdefault(title, []).append(o)
-    return ((title, part) for title, part in groups.items() if any(o.answered for o in part))
+def _rows(samples: Sequence[Outcome], kind: TokenKind) -> Iterator[Row]:
+    """Yield pass@k, maj@k and the tokens of k samples, for k = 1, 2, 4, … and all samples.
 
-
-def _rows(rows: Sequence[Outcome], kind: Any) -> Iterator[Row]:
-    """For k = 1, 2, 4, … and all samples: pass@k, maj@k and the tokens of k samples, for problems
-    that have so many.
+    A row is computed from the problems that have at least k samples.
     """
-    problem = clusters(rows)
-    by_problem: list[list[Outcome]] = [[] for _ in range(len(set(problem.tolist())))]
-    for number, o in zip(problem.tolist(), rows, strict=True):
-        by_problem[number].append(o)
-    tried = np.array([len(part) for part in by_problem], dtype=np.int64)
-    right = np.array([sum(o.correct for o in part) for part in by_problem], dtype=np.int64)
-    votes = [_votes(part) for part in by_problem]
-    # Without ballots nobody can say who voted for what; if nothing was graded, there was nothing to
-    # vote for.
-    known = any("ballot" in o.details for o in rows) or not any(
-        o.ended in ("right", "wrong") for o in rows
-    )
-    spent = np.array([o.tokens(kind) for o in rows], dtype=np.float64)
-    most = int(tried.max(initial=0))
-    for k in sorted({2**i for i in range(most.bit_length())} | {most} - {0}):
-        passed = pass_at(tried, right, k)
-        # One sample is its own majority.
-        voted = passed if k == 1 else majority_at(votes, k) if known else None
-        enough = tried[problem] >= k
-        tokens = _times(mean(spent[enough], problem[enough]), k)
-        rests = {
+    problem = clusters(samples)
+    by_problem: dict[int, list[Outcome]] = {}
+    for number, outcome in zip(problem.tolist(), samples, strict=True):
+        by_problem.setdefault(number, []).append(outcome)
+    tried = []
+    right = []
+    votes = []
+    for number in sorted(by_problem):
+        group = by_problem[number]
+        tried.append(len(group))
+        right.append(sum(outcome.correct for outcome in group))
+        votes.append(_votes(group))
+    sample_count = np.array(tried, dtype=np.int64)
+    right_count = np.array(right, dtype=np.int64)
+    tokens = np.array([outcome.tokens(kind) for outcome in samples], dtype=np.float64)
+    has_votes = _has_votes(samples)
+    largest = int(sample_count.max(initial=0))
+    for k in _numbers(largest):
+        passed = pass_at(sample_count, right_count, k)
+        voted = None
+        if k == 1:  # one sample is its own majority
+            voted = passed
+        elif has_votes:
+            voted = majority_at(votes, k)
+        enough = sample_count[problem] >= k
+        row = flat(pass_at_k=passed, maj_at_k=None, maj_at_k_low=None, maj_at_k_high=None)
+        if voted:
+            row |= flat(maj_at_k=voted)
+        spent = _times(mean(tokens[enough], problem[enough]), k)
+        sample_columns = {
             "samples": passed.attempts,
             "problems": passed.problems,
             "of_problems": len(by_problem),
         }
-        empty = dict.fromkeys(("maj_at_k", "maj_at_k_low", "maj_at_k_high"))
-        yield flat(
-            k=k,
-            pass_at_k=passed,
-            **({"maj_at_k": voted} if voted else empty),
-            tokens=tokens,
-            **rests,
-        )
+        yield {"k": k, **row, **flat(tokens=spent), **sample_columns}
+
+
+def _has_votes(samples: Sequence[Outcome]) -> bool:
+    """Tell whether votes can be counted.
+
+    Without ballots nobody can say who voted for what; if nothing was graded, there was nothing to
+    vote for.
+    """
+    if any("ballot" in outcome.details for outcome in samples):
+        return True
+    return not any(outcome.ended in ("right", "wrong") for outcome in samples)
+
+
+def _numbers(largest: int) -> list[int]:
+    """Return 1, 2, 4, … and the largest number of samples."""
+    numbers = []
+    k = 1
+    while k < largest:
+        numbers.append(k)
+        k *= 2
+    if largest:
+        numbers.append(largest)
+    return numbers
 
 
 def _votes(samples: Sequence[Outcome]) -> Votes:
-    ballots = [(o.correct, o.details["ballot"]) for o in samples if "ballot" in o.details]
-    count = Counter(ballots)
-    right, wrong = (
-        tuple(n for (correct, _), n in sorted(count.items()) if correct == c) for c in (True, False)
-    )
-    return Votes(len(samples), right, wrong)
+    """Count the samples of a problem that gave the same answer, right and wrong answers apart."""
+    counter: Counter[tuple[bool, Any]] = Counter()
+    for outcome in samples:
+        if "ballot" in outcome.details:
+            counter[outcome.correct, outcome.details["ballot"]] += 1
+    right = []
+    wrong = []
+    for (correct, _), number in sorted(counter.items()):
+        if correct:
+            right.append(number)
+        else:
+            wrong.append(number)
+    return Votes(len(samples), tuple(right), tuple(wrong))
 
 
-def _times(one: Estimate, k: int) -> Estimate:
-    return replace(one, value=k * one.value, low=k * one.low, high=k * one.high)
+def _times(tokens: Estimate, k: int) -> Estimate:
+    return replace(tokens, value=k * tokens.value, low=k * tokens.low, high=k * tokens.high)
 
 
-def _told(rows: Records, tokens: str) -> str:
-    one, last = rows[0], rows[-1]
-    said = f"pass@1 {span(one, 'pass_at_k', '.1%')}"
-    if last["k"] == 1:
-        return f"{said}; pass@k and maj@k need `samples = 2` or more in the study"
-    said += f"; of {last['k']} samples pass@{last['k']} {span(last, 'pass_at_k', '.1%')}"
-    voted = f"maj@{last['k']} {span(last, 'maj_at_k', '.1%')}"
-    said += (
-        f" and {voted}"
-        if last["maj_at_k"] is not None
-        else ", and no majority vote, because turns don't vote"
-    )
-    said += f" for {span(last, 'tokens', ',.0f')} {tokens} per problem"
+def _summary(rows: Records, tokens: str) -> str:
+    """Write pass@1, and pass@k and maj@k with the most samples."""
+    clause = f"pass@1 {span(rows[0], 'pass_at_k', '.1%')}"
+    last = rows[-1]
+    k = last["k"]
+    if k == 1:
+        return f"{clause}; pass@k and maj@k need `samples = 2` or more in the study"
+    clause += f"; of {k} samples pass@{k} {span(last, 'pass_at_k', '.1%')}"
+    if last["maj_at_k"] is not None:
+        clause += f" and maj@{k} {span(last, 'maj_at_k', '.1%')}"
+    else:
+        clause += ", and no majority vote, because turns don't vote"
+    clause += f" for {span(last, 'tokens', ',.0f')} {tokens} per problem"
     if last["problems"] < last["of_problems"]:
-        said += f", on the {last['problems']:,} of {last['of_problems']:,} problems that have so many samples"
-    return said
+        clause += (
+            f", on the {last['problems']:,} of {last['of_problems']:,} problems that have so many "
+            "samples"
+        )
+    return clause
 
 
-def _lines(row: Row) -> Iterator[Row]:
-    """A row of the table as a point on each of its two lines."""
-    for line, name in ((PASS, "pass_at_k"), (MAJORITY, "maj_at_k")):
+def _points(row: Row) -> Iterator[Row]:
+    """Yield a row of the table as a point on each of its two lines."""
+    for line, name in ((PASS_AT_K, "pass_at_k"), (MAJORITY, "maj_at_k")):
         if row[name] is not None:
-            accuracy = {f"accuracy{end}": row[f"{name}{end}"] for end in ("", "_low", "_high")}
-            shared = {key: row[key] for key in ("k", "tokens", "problems", "basis")}
-            yield {"series": row["model"], "line": line, **shared, **accuracy}
+            yield {
+                "series": row["model"],
+                "line": line,
+                "k": row["k"],
+                "tokens": row["tokens"],
+                "problems": row["problems"],
+                "basis": row["basis"],
+                "accuracy": row[name],
+                "accuracy_low": row[f"{name}_low"],
+                "accuracy_high": row[f"{name}_high"],
+            }

@@ -21,6 +21,7 @@ from ponder.figures import (
     counts,
     flat,
     heading,
+    in_problem_order,
     percent,
     pooled_findings,
     series_colour,
@@ -35,7 +36,8 @@ from ponder.stats.paired import newcombe
 from ponder.study.labels import pooled, task_series_labels
 
 DRAWN = ("history_turns", "error_rate")
-WIDTH, HEIGHT = 460, 300  # pixels
+WIDTH = 460  # pixels
+HEIGHT = 300
 ASIDE = 0.01  # of the axis, between the intervals of two series
 
 
@@ -45,92 +47,119 @@ class SelfConditioning(Figure):
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"summary": [], "points": [], "effects": []}
+        recorded = with_details(outcomes, "history_turns")
+        names = task_series_labels(recorded, DRAWN)
         groups: dict[str, dict[tuple[int, float], list[Outcome]]] = {}
-        asked = with_details(outcomes, "history_turns")
-        names = task_series_labels(asked, DRAWN)
-        for o in asked:
-            history = (o.details["history_turns"], o.details["error_rate"])
-            groups.setdefault(names[o.cell], {}).setdefault(history, []).append(o)
-        for model, histories in groups.items():
-            everything = [o for part in histories.values() for o in part]
-            record = {
-                "series": model,
-                "rests_on": counts(everything),
-                "pooled": pooled(histories.values(), DRAWN),
+        for outcome in recorded:
+            history = (outcome.details["history_turns"], outcome.details["error_rate"])
+            by_history = groups.setdefault(names[outcome.cell], {})
+            by_history.setdefault(history, []).append(outcome)
+        for series, by_history in groups.items():
+            attempts = []
+            for history_attempts in by_history.values():
+                attempts += history_attempts
+            summary = {
+                "series": series,
+                "rests_on": counts(attempts),
+                "pooled": pooled(by_history.values(), DRAWN),
+                "basis": basis(attempts),
             }
-            tables["summary"].append({**record, "basis": basis(everything)})
-            measured = {history: _next_turn(part) for history, part in sorted(histories.items())}
-            for (turns, rate), right in measured.items():
-                row = {"series": model, "history_turns": turns, "error_rate": rate}
-                row["basis"] = basis(histories[turns, rate])
-                tables["points"].append(flat(**row, turn_accuracy=right, attempts=right.attempts))
-                effect, baseline = (
-                    ("self-conditioning", (turns, 0.0)) if rate else ("long context", (0, 0.0))
+            tables["summary"].append(summary)
+            measured = {}
+            for history in sorted(by_history):
+                measured[history] = _next_turn_accuracy(by_history[history])
+            for (turns, rate), turn_accuracy in measured.items():
+                row = {
+                    "series": series,
+                    "history_turns": turns,
+                    "error_rate": rate,
+                    "basis": basis(by_history[turns, rate]),
+                }
+                tables["points"].append(
+                    flat(**row, turn_accuracy=turn_accuracy, attempts=turn_accuracy.attempts)
                 )
+                if rate:
+                    effect = "self-conditioning"
+                    baseline = (turns, 0.0)
+                else:
+                    effect = "long context"
+                    baseline = (0, 0.0)
                 if turns and baseline in measured:
-                    tables["effects"].append(
-                        flat(**row, effect=effect, drop=newcombe(measured[baseline], right))
-                    )
+                    drop = newcombe(measured[baseline], turn_accuracy)
+                    tables["effects"].append(flat(**row, effect=effect, drop=drop))
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
         sentences = pooled_findings(tables["summary"], "series")
         for row in tables["effects"]:
-            wrong = f" with {row['error_rate']:.0%} wrong" if row["error_rate"] else ""
-            history = f"after {row['history_turns']} turns{wrong}"
+            history = f"after {row['history_turns']} turns"
+            if row["error_rate"]:
+                history += f" with {row['error_rate']:.0%} wrong"
+            drop = span(row, "drop", ".0%")
             sentences.append(
-                f"{row['series']}: {row['effect']} lowers turn accuracy by {span(row, 'drop', '.0%')} {history}."
+                f"{row['series']}: {row['effect']} lowers turn accuracy by {drop} {history}."
             )
         return sentences
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
-        series = [r["series"] for r in tables["summary"]]
-        aside = {name: ASIDE * (i - (len(series) - 1) / 2) for i, name in enumerate(series)}
-        shown_points = [
-            {**p, "place": p["error_rate"] + aside[p["series"]]} for p in tables["points"]
-        ]
-        later = [p for p in shown_points if p["history_turns"]] or shown_points
-        fresh = [p for p in tables["points"] if not p["history_turns"]]
+        series = [summary["series"] for summary in tables["summary"]]
+        points = []
+        for row in tables["points"]:
+            aside = ASIDE * (series.index(row["series"]) - (len(series) - 1) / 2)
+            points.append({**row, "place": row["error_rate"] + aside})
+        later = [row for row in points if row["history_turns"]] or points
+        fresh = [row for row in tables["points"] if not row["history_turns"]]
+        lengths = sorted({row["history_turns"] for row in later})
         colour = series_colour(series)
+        rates = sorted({row["error_rate"] for row in later})
         x = alt.X(
             "place:Q",
             title="fraction of wrong sums in the history",
             scale=alt.Scale(domain=[-0.04, 1.04], nice=False),
-            axis=alt.Axis(format="%", values=sorted({p["error_rate"] for p in later})),
+            axis=alt.Axis(format="%", values=rates),
         )
         y = percent("turn_accuracy", "accuracy of the next turn")
-        low, high = percent("turn_accuracy_low"), "turn_accuracy_high:Q"
-        shown, start = alt.Chart(values(later)), alt.Chart(values(fresh))
-        tooltip = ["series:N", "history_turns:Q", "error_rate:Q", "turn_accuracy:Q", "attempts:Q"]
-        lengths = sorted({p["history_turns"] for p in later})
-        legend = (
-            alt.Legend(title="turns in the history", orient="bottom") if len(lengths) > 1 else None
-        )
+        legend = None
+        if len(lengths) > 1:
+            legend = alt.Legend(title="turns in the history", orient="bottom")
         dashes = alt.StrokeDash("history_turns:N", legend=legend)
+        tooltip = ["series:N", "history_turns:Q", "error_rate:Q", "turn_accuracy:Q", "attempts:Q"]
+        chart = alt.Chart(values(later))
         layers = [
-            start.mark_rule(strokeDash=[3, 3]).encode(y=y, color=colour, tooltip=tooltip),
-            shown.mark_line().encode(x=x, y=y, color=colour, strokeDash=dashes),
-            shown.mark_rule().encode(x=x, y=low, y2=high, color=colour),
-            shown.mark_point(filled=True, size=55, opacity=1).encode(
+            alt.Chart(values(fresh))
+            .mark_rule(strokeDash=[3, 3])
+            .encode(y=y, color=colour, tooltip=tooltip),
+            chart.mark_line().encode(x=x, y=y, color=colour, strokeDash=dashes),
+            chart.mark_rule().encode(
+                x=x, y=percent("turn_accuracy_low"), y2="turn_accuracy_high:Q", color=colour
+            ),
+            chart.mark_point(filled=True, size=55, opacity=1).encode(
                 x=x, y=y, color=colour, tooltip=tooltip
             ),
         ]
-        notes = [
-            ", ".join(filter(None, (f"{r['series']}: {r['rests_on']}", r["pooled"])))
-            for r in tables["summary"]
-        ]
-        asked = f"asked after {' or '.join(map(str, lengths))} turns; bars: 95 % intervals"
-        notes.append(f"{asked}; dashed: the first turn of a fresh conversation" if fresh else asked)
+        notes = []
+        for summary in tables["summary"]:
+            note = f"{summary['series']}: {summary['rests_on']}"
+            if summary["pooled"]:
+                note += f", {summary['pooled']}"
+            notes.append(note)
+        note = f"asked after {' or '.join(map(str, lengths))} turns; bars: 95 % intervals"
+        if fresh:
+            note += "; dashed: the first turn of a fresh conversation"
+        notes.append(note)
         title = heading(
             "Accuracy after errors in the history (higher and flatter is better)", notes, WIDTH
         )
         return themed(alt.layer(*layers, width=WIDTH, height=HEIGHT, title=title))
 
 
-def _next_turn(part: Sequence[Outcome]) -> Estimate:
-    """Accuracy of the first turn asked; its true sum starts from the last sum shown, right or
-    wrong.
+def _next_turn_accuracy(attempts: Sequence[Outcome]) -> Estimate:
+    """Return the accuracy of the first turn asked.
+
+    Its true sum starts from the last sum shown, right or wrong.
     """
-    answered = sorted((o for o in part if o.answered), key=lambda o: (o.size, o.problem, o.sample))
-    right = [o.details["parsed"][0] == o.details["true"][0] for o in answered]
+    answered = in_problem_order(attempts)
+    right = []
+    for outcome in answered:
+        right.append(outcome.details["parsed"][0] == outcome.details["true"][0])
     return accuracy(np.array(right, dtype=np.bool_), clusters(answered))

@@ -20,24 +20,27 @@ from ponder.core import Figure, Outcome, Records, Tables, TokenKind
 from ponder.figures import (
     INK,
     MUTED,
+    Row,
     basis,
     counts,
     flat,
     heading,
+    in_problem_order,
     percent,
     pooled_findings,
-    published,
+    rows_of,
     span,
     themed,
     values,
     with_details,
 )
-from ponder.figures._labels import Frame, lettering, place_labels
-from ponder.figures._tokens import (
+from ponder.figures._label_placement import Frame, lettering, place_labels
+from ponder.figures._published import published
+from ponder.figures._units import (
     TITLES,
     Tokens,
-    counted,
     overlay_notes,
+    token_columns,
     token_findings,
     token_kind,
 )
@@ -47,7 +50,8 @@ from ponder.stats.turn_length import TurnLength, independent, turn_length
 from ponder.study.labels import pooled, task_series_labels
 
 ROLLOUTS = 20  # per published point, about
-ONE_PANEL, SEVERAL_PANELS = (460, 320), (320, 300)  # pixels
+ONE_PANEL = (460, 320)  # pixels
+SEVERAL_PANELS = (320, 300)
 
 
 @dataclass(frozen=True)
@@ -60,203 +64,245 @@ class Tradeoff(Figure):
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"summary": [], "points": []}
-        groups: dict[tuple[str, int], dict[int, list[Outcome]]] = {}
-        asked = with_details(outcomes, "per_turn")
-        kind = token_kind(asked, self.tokens)
-        names = task_series_labels(asked, ("per_turn",))
-        for o in asked:
-            groups.setdefault((names[o.cell], o.size), {}).setdefault(
-                o.details["per_turn"], []
-            ).append(o)
-        # panels in the study's order of models
-        models = list(dict.fromkeys(model for model, _ in groups))
-        for model, steps in sorted(groups, key=lambda panel: (models.index(panel[0]), panel[1])):
-            by_turn = groups[model, steps]
-            everything = [o for part in by_turn.values() for o in part]
-            record = {"series": model, "steps": steps, "rests_on": counts(everything)}
-            record |= {"pooled": pooled(by_turn.values(), ("per_turn",))}
-            right, by_plan = _by_plan(by_turn)
-            record |= _tested(turn_length(right, paired=by_plan))
-            tables["summary"].append(
-                {**record, **counted(asked, self.tokens), "basis": basis(everything)}
-            )
-            for per_turn, part in sorted(by_turn.items()):
-                tables["points"].append(_point(model, steps, per_turn, part, kind))
+        recorded = with_details(outcomes, "per_turn")
+        kind = token_kind(recorded, self.tokens)
+        names = task_series_labels(recorded, ("per_turn",))
+        groups: dict[str, dict[int, dict[int, list[Outcome]]]] = {}
+        for outcome in recorded:
+            by_steps = groups.setdefault(names[outcome.cell], {})
+            by_turn = by_steps.setdefault(outcome.size, {})
+            by_turn.setdefault(outcome.details["per_turn"], []).append(outcome)
+        for series, by_steps in groups.items():
+            for steps, by_turn in sorted(by_steps.items()):
+                attempts = []
+                for turn_attempts in by_turn.values():
+                    attempts += turn_attempts
+                summary = {
+                    "series": series,
+                    "steps": steps,
+                    "rests_on": counts(attempts),
+                    "pooled": pooled(by_turn.values(), ("per_turn",)),
+                    **_tested(_turn_length(by_turn)),
+                    **token_columns(recorded, self.tokens),
+                    "basis": basis(attempts),
+                }
+                tables["summary"].append(summary)
+                for per_turn, turn_attempts in sorted(by_turn.items()):
+                    point = _point(turn_attempts, kind)
+                    tables["points"].append(
+                        {"series": series, "steps": steps, "per_turn": per_turn, **point}
+                    )
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
-        sentences = token_findings(tables["summary"]) + pooled_findings(tables["summary"], "series")
+        sentences = token_findings(tables["summary"])
+        sentences += pooled_findings(tables["summary"], "series")
         overlay = published(self.overlay) if self.overlay else []
-        for row in [row for row in tables["summary"] if _comparable(overlay, row)][:1]:
-            sentences += [
-                f"{note.capitalize()}." for note in overlay_notes("output", row["token_kind"])
-            ]
-        for row in tables["summary"]:
-            points = _points(tables, row)
+        for summary in tables["summary"]:
+            if _comparable(overlay, summary):
+                notes = overlay_notes("output", summary["token_kind"])
+                sentences += [f"{note.capitalize()}." for note in notes]
+                break
+        for summary in tables["summary"]:
+            points = _points(tables, summary)
             if len(points) > 1:
-                where = f"{row['series']}, {row['steps']} steps"
-                sentences += [f"{where}: {row['compared']}.", f"{where}: {_verdict(row, points)}."]
-                cheapest = min(points, key=lambda p: p["tokens"])
-                sentences.append(f"{where}: fewest tokens with {_phrase(cheapest)}.")
-            if others := _published(overlay, row["steps"]):
-                sentences.append(others)
+                panel = f"{summary['series']}, {summary['steps']} steps"
+                cheapest = min(points, key=lambda point: point["tokens"])
+                sentences.append(f"{panel}: {summary['compared']}.")
+                sentences.append(f"{panel}: {_verdict(summary, points)}.")
+                sentences.append(f"{panel}: fewest tokens with {_phrase(cheapest)}.")
+            test = _published_test(overlay, summary["steps"])
+            if test:
+                sentences.append(test)
         return sentences
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
-        rows = [row for row in tables["summary"] if _points(tables, row)]
+        summaries = [summary for summary in tables["summary"] if _points(tables, summary)]
         overlay = published(self.overlay) if self.overlay else []
-        panels = [_panel(tables, row, overlay, first=row is rows[0]) for row in rows]
+        panels = []
+        for summary in summaries:
+            panels.append(_panel(tables, summary, overlay, first=summary is summaries[0]))
         if len(panels) == 1:
             return themed(panels[0])
         columns = 2 if len(panels) <= 4 else 3
-        return themed(
-            alt.concat(*panels, columns=columns, spacing=24).resolve_scale(
-                x="independent", y="shared"
-            )
-        )
+        grid = alt.concat(*panels, columns=columns, spacing=24)
+        return themed(grid.resolve_scale(x="independent", y="shared"))
 
 
-def _by_plan(by_turn: dict[int, list[Outcome]]) -> tuple[dict[int, dict[str, float]], bool]:
-    """Each turn length's accuracy on each plan; on each problem, unpaired, if an attempt records no
-    plan.
-    """
-    answered = {k: [o for o in part if o.answered] for k, part in by_turn.items()}
-    paired = all("plan" in o.details for part in answered.values() for o in part)
-    right: dict[int, dict[str, list[bool]]] = {}
-    for k, part in answered.items():
-        for o in part:
-            right.setdefault(k, {}).setdefault(
-                o.details["plan"] if paired else o.problem, []
-            ).append(o.correct)
-    return {
-        k: {name: sum(one) / len(one) for name, one in own.items()} for k, own in right.items()
-    }, paired
+def _turn_length(by_turn: dict[int, list[Outcome]]) -> TurnLength | None:
+    """Compare turn lengths plan by plan; problem by problem if an attempt records no plan."""
+    answered = {}
+    for per_turn, attempts in by_turn.items():
+        answered[per_turn] = [outcome for outcome in attempts if outcome.answered]
+    has_plan = ["plan" in outcome.details for attempts in answered.values() for outcome in attempts]
+    paired = all(has_plan)
+    accuracies: dict[int, dict[str, float]] = {}
+    for per_turn, attempts in answered.items():
+        correct: dict[str, list[bool]] = {}
+        for outcome in attempts:
+            plan = outcome.details["plan"] if paired else outcome.problem
+            correct.setdefault(plan, []).append(outcome.correct)
+        if correct:
+            accuracies[per_turn] = {
+                plan: sum(answers) / len(answers) for plan, answers in correct.items()
+            }
+    return turn_length(accuracies, paired=paired)
 
 
-def _tested(test: TurnLength | None) -> dict[str, Any]:
-    """What is tested of a panel, as columns."""
+def _tested(test: TurnLength | None) -> Row:
+    """Return the columns of a test of turn lengths."""
     if test is None:
         return {"compared": ""}
-    by = (
-        f"compared on the same {test.problems} plans"
-        if test.paired
-        else "compared as independent problems, not by plan"
-    )
-    columns = flat(p_any=test.p_any, per_doubling=test.slope, p_trend=test.p_trend)
-    return {**columns, "could_be_best": list(test.could_be_best), "compared": f"turn lengths {by}"}
-
-
-def _verdict(row: dict[str, Any], points: Records) -> str:
-    """The best turn length if the test tells it from every other, and the trend."""
-    could = row["could_be_best"]
-    lead = [p for p in points if p["per_turn"] in could]
-    if len(could) == 1:
-        said = f"most accurate with {_phrase(lead[0])}"
+    if test.paired:
+        compared = f"turn lengths compared on the same {test.problems} plans"
     else:
-        said = f"{', '.join(map(str, could))} per turn can't be told apart as the most accurate"
-    trend = f"{span(row, 'per_doubling', '+.1%')} accuracy per doubling of the turn, p = {row['p_trend']:.2g}"
-    return f"{said}; {trend}; p = {row['p_any']:.2g} for any difference"
+        compared = "turn lengths compared as independent problems, not by plan"
+    return {
+        **flat(p_any=test.p_any, per_doubling=test.slope, p_trend=test.p_trend),
+        "could_be_best": list(test.could_be_best),
+        "compared": compared,
+    }
 
 
-def _published(overlay: Records, steps: int) -> str:
-    """The same test on the published points of as many steps, if each is of `ROLLOUTS` rollouts."""
-    points = sorted((int(r["per_turn"]), r["accuracy"]) for r in overlay if r["steps"] == steps)
+def _point(attempts: Sequence[Outcome], kind: TokenKind) -> Row:
+    """Return the accuracy and the tokens of rollouts with one turn length."""
+    answered = in_problem_order(attempts)
+    problem = clusters(answered)
+    correct = np.array([outcome.correct for outcome in answered], dtype=np.bool_)
+    tokens = np.array([outcome.tokens(kind) for outcome in answered], dtype=np.float64)
+    right = accuracy(correct, problem)
+    return flat(
+        accuracy=right,
+        tokens=mean(tokens, problem),
+        attempts=right.attempts,
+        problems=right.problems,
+        failed=len(attempts) - len(answered),
+        basis=basis(attempts),
+    )
+
+
+def _verdict(summary: Row, points: Records) -> str:
+    """Name the best turn length if the test tells it from every other, and the trend."""
+    could_be_best = summary["could_be_best"]
+    if len(could_be_best) == 1:
+        [best] = [point for point in points if point["per_turn"] in could_be_best]
+        clause = f"most accurate with {_phrase(best)}"
+    else:
+        lengths = ", ".join(map(str, could_be_best))
+        clause = f"{lengths} per turn can't be told apart as the most accurate"
+    trend = span(summary, "per_doubling", "+.1%")
+    return (
+        f"{clause}; {trend} accuracy per doubling of the turn, p = {summary['p_trend']:.2g}; "
+        f"p = {summary['p_any']:.2g} for any difference"
+    )
+
+
+def _published_test(overlay: Records, steps: int) -> str:
+    """Test the published points of as many steps, if each is of `ROLLOUTS` rollouts."""
+    points = sorted(
+        (int(row["per_turn"]), row["accuracy"]) for row in overlay if row["steps"] == steps
+    )
     if len(points) < 2:
         return ""
     lengths, accuracies = zip(*points, strict=True)
     test = independent(lengths, np.array(accuracies), np.full(len(points), float(ROLLOUTS)))
-    could = ", ".join(map(str, test.could_be_best))
-    said = (
-        f"most accurate with {could}"
-        if test.best
-        else f"{could} per turn can't be told apart as the most accurate"
-    )
+    could_be_best = ", ".join(map(str, test.could_be_best))
+    clause = f"{could_be_best} per turn can't be told apart as the most accurate"
+    if test.best:
+        clause = f"most accurate with {could_be_best}"
     return (
-        f"Published, if each point is {ROLLOUTS} rollouts: {said}; "
+        f"Published, if each point is {ROLLOUTS} rollouts: {clause}; "
         f"p = {test.p_trend:.2g} for the trend, p = {test.p_any:.2g} for any difference."
     )
 
 
-def _points(tables: Tables, row: dict[str, Any]) -> Records:
-    """The points of one panel that have an answer."""
-    own = [
-        p for p in tables["points"] if (p["series"], p["steps"]) == (row["series"], row["steps"])
-    ]
-    return [p for p in own if p["accuracy"] is not None]
+def _points(tables: Tables, summary: Row) -> Records:
+    """Return the points of one panel that have an answer."""
+    rows = rows_of(tables["points"], summary)
+    return [row for row in rows if row["accuracy"] is not None]
 
 
-def _comparable(overlay: Records, row: dict[str, Any]) -> Records:
-    """The published points of as many steps as a panel."""
-    return [r for r in overlay if r["steps"] == row["steps"] and r["tokens"] is not None]
+def _comparable(overlay: Records, summary: Row) -> Records:
+    """Return the published points of as many steps as a panel."""
+    same_steps = [row for row in overlay if row["steps"] == summary["steps"]]
+    return [row for row in same_steps if row["tokens"] is not None]
 
 
-def _panel(tables: Tables, row: dict[str, Any], overlay: Records, *, first: bool) -> Any:
-    size = ONE_PANEL if len(tables["summary"]) == 1 else SEVERAL_PANELS
-    # A logarithmic axis has no 0: a model that reports no tokens of this kind is drawn at 1.
-    points = [
-        {**p, "tokens": max(p["tokens"], 1), "source": "measured", "label": str(p["per_turn"])}
-        for p in _points(tables, row)
-    ]
-    silent = [p["label"] for p in points if p["tokens"] == 1]
-    others = _comparable(overlay, row)
-    points += [{**r, "source": "published", "label": f"{r['per_turn']:g}"} for r in others]
-    frame = _frame(points, size)
-    scale = alt.Scale(type="log", domain=[10**end for end in frame.x], nice=False)
+def _panel(tables: Tables, summary: Row, overlay: Records, *, first: bool) -> Any:
+    width, height = ONE_PANEL if len(tables["summary"]) == 1 else SEVERAL_PANELS
+    points: Records = []
+    silent = False
+    for row in _points(tables, summary):
+        # A logarithmic axis has no 0: a model that reports no tokens of this kind is drawn at 1.
+        tokens = max(row["tokens"], 1)
+        silent = silent or tokens == 1
+        label = str(row["per_turn"])
+        points.append({**row, "tokens": tokens, "source": "measured", "label": label})
+    comparable = _comparable(overlay, summary)
+    for row in comparable:
+        points.append({**row, "source": "published", "label": f"{row['per_turn']:g}"})
+    frame = _frame(points, width, height)
     x = alt.X(
         "tokens:Q",
-        title=f"{TITLES[row['token_kind']]} per rollout, log scale",
-        scale=scale,
+        title=f"{TITLES[summary['token_kind']]} per rollout, log scale",
+        scale=alt.Scale(type="log", domain=[10**end for end in frame.x], nice=False),
         axis=alt.Axis(tickCount=6, format=",", labelOverlap="greedy", labelSeparation=6),
     )
     y = percent("accuracy", "final task accuracy" if first else None)
-    colour, shape = _colour(tables), _shape(bool(overlay))
+    shape = _shape(bool(overlay))
     placed = place_labels(points, frame)
     layers = []
     for source in ("published", "measured"):
-        own = [p for p in placed if p["source"] == source]
-        paint: Any = colour if source == "measured" else alt.value(MUTED)
-        shown = alt.Chart().mark_rule(opacity=0.6)
+        rows = [row for row in placed if row["source"] == source]
+        if not rows:
+            continue
+        marks: list[Any] = []
+        colour: Any = alt.value(MUTED)
+        if source == "measured":
+            colour = _colour(tables)
+            bars = alt.Chart().mark_rule(opacity=0.6)
+            marks = [
+                bars.encode(x=x, y=percent("accuracy_low"), y2="accuracy_high:Q", color=colour),
+                bars.encode(x=alt.X("tokens_low:Q"), x2="tokens_high:Q", y=y, color=colour),
+            ]
         dots = alt.Chart().mark_point(filled=True, size=70, opacity=1)
-        bars = [
-            shown.encode(x=x, y=percent("accuracy_low"), y2="accuracy_high:Q", color=paint),
-            shown.encode(x=alt.X("tokens_low:Q"), x2="tokens_high:Q", y=y, color=paint),
-        ]
         tooltip = ["source:N", "per_turn:Q", "accuracy:Q", "tokens:Q", "attempts:Q"]
-        marks = [
-            *(bars if source == "measured" else []),
-            dots.encode(x=x, y=y, color=paint, shape=shape, tooltip=tooltip),
-        ]
-        if own:
-            layers.append(alt.layer(*marks, *lettering("tokens", alt.value(INK)), data=values(own)))
+        marks.append(dots.encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip))
+        layers.append(alt.layer(*marks, *lettering("tokens", alt.value(INK)), data=values(rows)))
     notes = [
-        f"after {row['steps']} steps; labels: steps per turn",
-        f"{row['rests_on']}; bars: 95 % intervals",
+        f"after {summary['steps']} steps; labels: steps per turn",
+        f"{summary['rests_on']}; bars: 95 % intervals",
+        summary["pooled"],
     ]
-    notes.append(row["pooled"])
-    notes += overlay_notes("output", row["token_kind"]) if others else []
-    notes += [f"at 1: no {TITLES[row['token_kind']]} reported"] if silent else []
-    return alt.layer(
-        *layers, width=size[0], height=size[1], title=heading(row["series"], notes, size[0])
-    )
+    if comparable:
+        notes += overlay_notes("output", summary["token_kind"])
+    if silent:
+        notes.append(f"at 1: no {TITLES[summary['token_kind']]} reported")
+    title = heading(summary["series"], notes, width)
+    return alt.layer(*layers, width=width, height=height, title=title)
 
 
-def _frame(points: Records, size: tuple[int, int]) -> Frame:
-    """Logarithmic in tokens, as wide as the points, their intervals and the overlay."""
-    ends = [p.get(f"tokens_{e}") or p["tokens"] for p in points for e in ("low", "high")]
-    first, last = log10(min(ends)), log10(max(ends))
+def _frame(points: Records, width: int, height: int) -> Frame:
+    """Return a frame, logarithmic in tokens, that holds the points and their intervals."""
+    tokens = []
+    for point in points:
+        tokens.append(point.get("tokens_low") or point["tokens"])
+        tokens.append(point.get("tokens_high") or point["tokens"])
+    first = log10(min(tokens))
+    last = log10(max(tokens))
     margin = 0.1 * (last - first) or 0.3
-    return Frame((first - margin, last + margin), (0.0, 1.0), *size, log=True)
+    return Frame((first - margin, last + margin), (0.0, 1.0), width, height, log=True)
 
 
 def _colour(tables: Tables) -> alt.Color:
-    """One scale for all panels."""
-    turns = sorted({p["per_turn"] for p in tables["points"]})
-    legend = alt.Legend(title="steps per turn", values=turns, format="d")
+    """Return one scale for all panels."""
+    lengths = sorted({point["per_turn"] for point in tables["points"]})
+    legend = alt.Legend(title="steps per turn", values=lengths, format="d")
     # Viridis ends in a yellow that is hard to see on white.
     scale = alt.Scale(
         type="log",
         scheme=alt.SchemeParams("viridis", extent=[0, 0.9]),
-        domain=[turns[0], turns[-1]],
+        domain=[lengths[0], lengths[-1]],
     )
     return alt.Color("per_turn:Q", scale=scale, legend=legend)
 
@@ -267,22 +313,7 @@ def _shape(overlay: bool) -> alt.Shape:
     return alt.Shape("source:N", scale=scale, legend=legend)
 
 
-def _phrase(point: dict[str, Any]) -> str:
-    right, tokens = span(point, "accuracy", ".0%"), span(point, "tokens", ",.0f")
-    return f"{point['per_turn']} per turn, accuracy {right} for {tokens} tokens"
-
-
-def _point(
-    model: str, steps: int, per_turn: int, part: Sequence[Outcome], kind: TokenKind
-) -> dict[str, Any]:
-    answered = sorted((o for o in part if o.answered), key=lambda o: (o.size, o.problem, o.sample))
-    problem = clusters(answered)
-    right = accuracy(np.array([o.correct for o in answered], dtype=np.bool_), problem)
-    tokens = mean(np.array([o.tokens(kind) for o in answered], dtype=np.float64), problem)
-    rests_on = {
-        "attempts": right.attempts,
-        "problems": right.problems,
-        "failed": len(part) - len(answered),
-    }
-    named = {"series": model, "steps": steps, "per_turn": per_turn}
-    return flat(**named, accuracy=right, tokens=tokens, **rests_on, basis=basis(part))
+def _phrase(point: Row) -> str:
+    accuracy_text = span(point, "accuracy", ".0%")
+    tokens = span(point, "tokens", ",.0f")
+    return f"{point['per_turn']} per turn, accuracy {accuracy_text} for {tokens} tokens"

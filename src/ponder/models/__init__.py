@@ -50,7 +50,7 @@ def read_card(folder: Path) -> dict[str, Any]:
         card = json.loads(path.read_text("utf-8"))
         digest = hashlib.sha256(weights.read_bytes()).hexdigest()
     except (OSError, ValueError) as error:
-        raise UserError(f"can't read {path} or the weights beside it: {error}") from None
+        raise UserError(f"can't read {path} or the weights next to it: {error}") from None
     if not isinstance(card, dict) or "digest" not in card:
         return {}  # another program's
     if digest != card["digest"]:

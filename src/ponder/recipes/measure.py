@@ -1,4 +1,4 @@
-"""Measures a pocket model on held-out problems and writes `card.json` beside its weights.
+"""Measures a pocket model on held-out problems and writes `card.json` next to its weights.
 
 The card gives accuracy, length of thinking, and soundness by size. A step is sound if it follows
 from the words before it by one rule. `ponder prepare pocket` measures each model that it has

@@ -1,7 +1,7 @@
 """Scores steps and the trajectory with ReasonFlux-PRM.
 
 Zou et al. 2025 (arXiv 2506.18896), in both published forms; the smaller one has a `reward_head.pt`
-beside its weights.
+next to its weights.
 
 - 7B has the format of Qwen2.5-Math-PRM. The published code never computes the trajectory's score
   that the paper adds; here it is the score of the whole trace as a single step.

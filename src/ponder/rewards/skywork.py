@@ -42,7 +42,7 @@ class Skywork(Weighted):
             message = f"{self.id} has neither of Skywork's heads, {heads}"
             extra = [name for name in names if not name.startswith(("model.", "lm_head."))]
             has = ", ".join(sorted(extra)) or "no weights"
-            hint = f"beside the language model it has {has}: ponder list rewards"
+            hint = f"besides the language model it has {has}: ponder list rewards"
             raise UserError(message, hint=hint)
 
         class Network(Qwen2PreTrainedModel):

@@ -119,7 +119,7 @@ def summed(values: Floats | Bools, group: Ints) -> Floats:
 
 
 def clusters(outcomes: Sequence[Outcome]) -> Ints:
-    """Number the problems by size and name, and return the number of each outcome's problem.
+    """Return the number of each outcome's problem, counted by size and name.
 
     The order of the attempts can't matter.
     """
@@ -130,7 +130,7 @@ def clusters(outcomes: Sequence[Outcome]) -> Ints:
 
 
 def _names(outcomes: Sequence[Outcome]) -> Ints:
-    """Number the problems by name alone, and return the number of each outcome's problem."""
+    """Return the number of each outcome's problem, counted by name alone."""
     names = sorted({o.problem for o in outcomes})
     numbers = {name: n for n, name in enumerate(names)}
     return _ints(numbers[o.problem] for o in outcomes)

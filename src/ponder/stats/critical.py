@@ -242,7 +242,7 @@ def _wider(likely: Floats, redrawn: Floats, level: float) -> tuple[Floats, Float
 
 
 def _within_sizes(critical: Estimate, sizes: Floats, cliff: bool) -> Estimate:
-    """Open the ends beyond the sizes measured; at a possible cliff, widen to the sizes around it."""
+    """Open the ends beyond the sizes measured; at a cliff, widen to the sizes around it."""
     first = float(sizes[0])
     last = float(sizes[-1])
     low = min(critical.low, last)
@@ -418,9 +418,11 @@ def falling(value: Floats, weight: Floats) -> Floats:
     for block_value, block_weight in zip(value.tolist(), weight.tolist(), strict=True):
         blocks.append((block_value, block_weight, 1))
         while len(blocks) > 1 and blocks[-2][0] <= blocks[-1][0]:
-            (a, weight_a, length_a), (b, weight_b, length_b) = blocks[-2:]
-            pooled = (a * weight_a + b * weight_b) / (weight_a + weight_b)
-            blocks[-2:] = [(pooled, weight_a + weight_b, length_a + length_b)]
+            b, weight_b, length_b = blocks.pop()
+            a, weight_a, length_a = blocks.pop()
+            pooled_weight = weight_a + weight_b
+            pooled = (a * weight_a + b * weight_b) / pooled_weight
+            blocks.append((pooled, pooled_weight, length_a + length_b))
     values = [block[0] for block in blocks]
     lengths = [block[2] for block in blocks]
     return np.repeat(values, lengths)

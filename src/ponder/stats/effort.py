@@ -284,7 +284,7 @@ def by_budget(
 
 
 def find_peak(data: Sums, level: float) -> Peak | None:
-    """Find the size at which two power laws that meet fit best, and test that effort falls after it.
+    """Find the size at which two power laws meet best, and test that effort falls after it.
 
     Return None if fewer than five sizes have an attempt that was not truncated.
     """

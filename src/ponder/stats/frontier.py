@@ -4,8 +4,8 @@ That is the frontier, the savings, and the accuracy under a budget of tokens.
 
 Two things vary by chance: the problems, which all variants share, and the training seed of each
 trained variant. Redrawing three seeds would understate how much they differ, so the variance
-between seeds (minus the part that problems explain) enters as Student's t with one degree of freedom
-fewer than there are seeds. Accuracy, tokens, AUC and their differences are widened by it
+between seeds (minus the part that problems explain) enters as Student's t with one degree of
+freedom fewer than there are seeds. Accuracy, tokens, AUC and their differences are widened by it
 (`stats/seeds.py`); for a ratio, AES and the frontier, problems and seeds are drawn jointly. Without
 seeds, accuracy and tokens have the intervals of `accuracy` and `mean`.
 
@@ -296,7 +296,7 @@ def mean_tokens(variant: Variant, level: float = 0.95) -> Estimate:
 
 
 def fraction(variant: Variant, right: Bools, level: float = 0.95) -> Estimate:
-    """Return the fraction of attempts for which `right` holds; of `variant.correct`, the accuracy."""
+    """Return the fraction of attempts for which `right` holds, such as the accuracy."""
     over_problems = accuracy(right, variant.problem, level)
     return widened(over_problems, [_spread(variant, right)], level, 0.0, 1.0)
 

@@ -62,7 +62,7 @@ class Rollouts:
 
     @property
     def first_error(self) -> Ints:
-        """The turn of each rollout's first wrong sum, counted from 1; if none, one past the last."""
+        """The turn of each rollout's first wrong sum, from 1; if none, one past the last."""
         wrong = self.asked & ~self.index
         never = np.ones((len(self), 1), dtype=np.bool_)
         return np.asarray(np.concatenate([wrong, never], axis=1).argmax(axis=1) + 1)
@@ -363,12 +363,12 @@ def _predicted(step: Estimate, target: float) -> Estimate:
 
 
 def _trend(data: Rollouts, level: float) -> Trend:
-    """Test each problem's trend by flipping signs; hard problems and bursts of errors don't bias it.
+    """Test each problem's trend by flipping signs.
 
-    If turn accuracy is constant, a rollout is as likely as its reverse, so a problem's covariance
-    of being right with the turn's number is as likely positive as negative. Up to 12 problems, all
-    signs are enumerated; beyond that, their sum is approximately normal. A trend at 95 % needs at
-    least six problems with an error.
+    Hard problems and bursts of errors don't bias it. If turn accuracy is constant, a rollout is as
+    likely as its reverse, so a problem's covariance of being right with the turn's number is as
+    likely positive as negative. Up to 12 problems, all signs are enumerated; beyond that, their sum
+    is approximately normal. A trend at 95 % needs at least six problems with an error.
     """
     middle = (data.length - 1) / 2
     covariance = -middle * np.count_nonzero(data.turn, axis=1)

@@ -277,12 +277,14 @@ def _least_squares(data: Sums, u: Floats) -> Floats:
     """Return starting coefficients, as if truncated attempts needed what they spent."""
     censored = data.censored_by_size
     n = data.attempts
-    total = data.by_size[:, 1] + censored.summed(censored.cap, len(n))
-    squares = data.by_size[:, 2] + censored.summed(censored.cap**2, len(n))
-    mean = np.linalg.lstsq(u * np.sqrt(n)[:, None], total / np.sqrt(n), rcond=None)[0]
+    y = data.by_size[:, 1] + censored.summed(censored.cap, len(n))
+    yy = data.by_size[:, 2] + censored.summed(censored.cap**2, len(n))
+    root_n = np.sqrt(n)
+    mean = np.linalg.lstsq(u * root_n[:, None], y / root_n, rcond=None)[0]
     fitted = u @ mean
-    residuals = squares - 2 * fitted * total + n * fitted**2
-    spread = math.sqrt(max(float(residuals.sum() / n.sum()), ROUNDING**2))
+    residual_squares = yy - 2 * fitted * y + n * fitted**2
+    variance = float(residual_squares.sum() / n.sum())
+    spread = math.sqrt(max(variance, ROUNDING**2))
     return np.concatenate([mean, [math.log(spread), 0.0]])
 
 
@@ -295,7 +297,7 @@ def _derivatives_at(data: Sums, u: Floats, v: Floats, coefficients: Floats) -> _
 
 
 def _newton_step(curvature: Floats, gradient: Floats) -> Floats:
-    """Return Newton's step; where the likelihood is not concave, with the curvature's sign flipped."""
+    """Return Newton's step; where the likelihood is convex, with the curvature's sign flipped."""
     scale = 1 / np.sqrt(np.maximum(np.abs(np.diag(curvature)), 1e-300))
     values, vectors = np.linalg.eigh(curvature * np.outer(scale, scale))
     projected = vectors.T @ (scale * gradient)

@@ -40,7 +40,7 @@ def _problem_means(outcomes: Sequence[Outcome]) -> dict[tuple[int, str], float]:
 
 
 def paired_difference(first: Floats, second: Floats, level: float = 0.95) -> Estimate:
-    """Return `first` minus `second`, the accuracies on the same problems, with a paired interval."""
+    """Return `first` minus `second`, accuracies on the same problems, with a paired interval."""
     t = t_quantile((1 + level) / 2, max(1, len(first) - 1))
     return bonett_price(first - second, t)
 
@@ -96,9 +96,9 @@ def difference_sums(rows: Floats) -> tuple[Floats, Floats]:
 
 
 def tango(first: Floats, second: Floats, level: float = 0.95) -> Estimate:
-    """Return `first` minus `second`, each 0 or 1 on the same problems, with Tango's (1998) interval.
+    """Return `first` minus `second`, each 0 or 1 on the same problems.
 
-    It holds every difference that a score test doesn't reject.
+    Tango's (1998) interval holds every difference that a score test doesn't reject.
     """
     n = len(first)
     if n < FEWEST_PAIRS:

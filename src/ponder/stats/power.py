@@ -1,4 +1,4 @@
-"""How many problems, samples and training seeds an answer needs, from measured or guessed variances.
+"""How many problems, samples and training seeds an answer needs, from its variances.
 
 The difference d of two models' accuracies on a problem has three variances: *between* problems (one
 model is better at some of them), *within* a problem (a second sample may end otherwise), and

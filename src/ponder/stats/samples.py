@@ -163,10 +163,13 @@ def gap_closed(single: Floats, picked: Floats, best: Floats, level: float = 0.95
     covariance = np.cov(gained, gap) / (n + 2)
     t2 = t_quantile((1 + level) / 2, n - 1) ** 2
     # Fieller: the interval holds every ratio r with a·r² - 2·b·r + c <= 0.
-    a = float(gap.mean() ** 2 - t2 * covariance[1, 1])
-    b = float(gained.mean() * gap.mean() - t2 * covariance[0, 1])
-    c = float(gained.mean() ** 2 - t2 * covariance[0, 0])
+    mean_gained = gained.mean()
+    mean_gap = gap.mean()
+    a = float(mean_gap**2 - t2 * covariance[1, 1])
+    b = float(mean_gained * mean_gap - t2 * covariance[0, 1])
+    c = float(mean_gained**2 - t2 * covariance[0, 0])
     if a <= 0 or b * b < a * c:
         return Estimate(value, -math.inf, math.inf, n, n)
+    middle = b / a
     half = math.sqrt(b * b - a * c) / a
-    return Estimate(value, min(value, b / a - half), max(value, b / a + half), n, n)
+    return Estimate(value, min(value, middle - half), max(value, middle + half), n, n)

@@ -42,7 +42,7 @@ BIN_COLUMNS = ("samples", "probability", "right")
 
 
 class ScoredSamples(NamedTuple):
-    """All samples of one attempt: a score, a probability of being right, and whether each is right."""
+    """All samples of one attempt, with a score and a probability of being right for each."""
 
     problem: tuple[int, str]  # size and name
     totals: tuple[float, ...]

@@ -47,15 +47,15 @@ from ponder.models.vllm.server import Launch, Weights, check_vllm
 # Flags that have a setting of their own, or that Ponder sets.
 OWN_FLAGS = {
     "model": 'id = "…" names the weights',
-    "served_model_name": 'label = "…" beside id names the model in figures',
+    "served_model_name": 'label = "…" next to id names the model in figures',
     "host": "servers run on this machine; the model `endpoint` asks one elsewhere",
-    "port": "port = {} beside id",
-    "dtype": "dtype = {} beside id",
-    "tensor_parallel_size": "tensor_parallel = {} beside id",
-    "revision": "revision = {} beside id",
-    "lora_modules": 'lora = "…" beside id names the adapter\'s folder',
-    "enable_lora": 'lora = "…" beside id names the adapter\'s folder',
-    "generation_config": "temperature, top_p and top_k beside id say how to sample",
+    "port": "port = {} next to id",
+    "dtype": "dtype = {} next to id",
+    "tensor_parallel_size": "tensor_parallel = {} next to id",
+    "revision": "revision = {} next to id",
+    "lora_modules": 'lora = "…" next to id names the adapter\'s folder',
+    "enable_lora": 'lora = "…" next to id names the adapter\'s folder',
+    "generation_config": "temperature, top_p and top_k next to id say how to sample",
 }
 # Flags that change speed or memory, not what is written, and so are not in an attempt's key.
 SPEED = {

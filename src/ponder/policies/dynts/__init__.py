@@ -5,11 +5,11 @@ predicts how much attention the answer will pay to it. `ponder prepare STUDY` tr
 each model of a study, on the model's own correct traces, and writes it among the made models:
 `dynts-…/predictor.safetensors`, with its recipe and accuracy in `card.json`. What it is trained on
 is part of an attempt's key, so each study uses its own. With weights that ship with Ponder, a study
-without [[train]] uses the predictor that ships beside them, in `dynts/`.
+without [[train]] uses the predictor that ships next to them, in `dynts/`.
 
 Unlike in the paper, the protected question doesn't count towards the ratio, labels are divided by
 their mean, so that one recipe serves every model, and a training step draws tokens, not traces.
-`ratio_of = "all"` beside the policy, with `settings = { recipe = "published" }`, is the published
+`ratio_of = "all"` next to the policy, with `settings = { recipe = "published" }`, is the published
 rule: labels 10 · I^0.3 / 0.3, with five times the loss where they are from 4 to 5, and 256 traces
 per step.
 """

@@ -149,9 +149,10 @@ def after_ladder(data: Columns) -> Estimate:
 
 
 def _independent_attempts(scores: Sequence[Floats], samples: int) -> float:
-    """Return the independent attempts per problem, from the accuracies on the problems of each size.
+    """Return the independent attempts per problem.
 
     It is 1 if the samples of a problem always agree, and `samples` if they are independent.
+    `scores` are the accuracies on the problems of each size.
     """
     between = 0.0
     binomial = 0.0

@@ -152,7 +152,7 @@ def analysis_sizes(problems: int, analyses: int = ANALYSES) -> list[int]:
 
 
 def until_next_analysis(problems: int, done: int) -> int:
-    """Return how many problems to ask after `done` of at most `problems`, until the next analysis."""
+    """Return how many problems to ask after `done` of them, until the next analysis."""
     next_size = next(size for size in analysis_sizes(problems) if size > done)
     return next_size - done
 
@@ -174,7 +174,7 @@ def pocock(level: float, sides: int, analyses: int = ANALYSES) -> float:
 
 
 def as_t(value: float, problems: int) -> float:
-    """Return Student's t of the same tail, for a standard error estimated from this many problems."""
+    """Return Student's t of the same tail as z, for an error estimated from so many problems."""
     return t_quantile(NormalDist().cdf(value), max(1, problems - 1))
 
 
