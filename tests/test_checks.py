@@ -82,7 +82,7 @@ def test_studies_at_paper_scale_pass_on_a_machine_that_has_what_they_need(
     trained = [
         method for cell in study.cells for method in cell.methods if hasattr(method, "engine")
     ]
-    assert all(method.engine == "trl" and method.launch.is_file() for method in trained)
+    assert all(method.engine == "trainer" and method.launch.is_file() for method in trained)
     assert {cell.model.plugin_name() for cell in study.cells} == {
         "transformers" if "compr" in name else "vllm"
     }

@@ -12,17 +12,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tiny import flat, gradients, plain_score, texts, tiny
+from tiny import flat, gradients, open_loop, plain_score, texts, tiny
 
 from ponder.core import TrainingProblems
-from ponder.methods.length_rl import LengthRl
+from ponder.methods.length_rl import LengthRl, Surrogate
 from ponder.models.pocket import Pocket
 from ponder.rewards.length.dot import Dot
 from ponder.rewards.length.kimi import Kimi
 from ponder.rewards.length.shorter_better import ShorterBetter
 from ponder.rewards.length.truncate import Truncate
 from ponder.tasks.execution import Execution
-from ponder.training.loop import TokenExample, Trainer
+from ponder.training.loop import Loop, Objective, Step, TokenExample, Unit
 from ponder.training.rollouts import Sample, draw_problems
 
 TASK = Execution(dictionary=6, per_turn=0)
@@ -34,6 +34,12 @@ def practice(*sizes: int) -> tuple[TrainingProblems, ...]:
 
 def samples(right: list[bool], tokens: list[int]) -> list[Sample]:
     return [Sample(TokenExample([3], [5] * n), ok) for ok, n in zip(right, tokens, strict=True)]
+
+
+def iterate(method: LengthRl, training: Loop, units: list[Unit], samples: int) -> None:
+    """Take the steps of one iteration."""
+    steps = [Step(range(len(units)), samples)] * method.inner
+    list(training.train(units, steps, Objective(Surrogate(method.tau)), resumable=False))
 
 
 MIXED = [True, False, True, False], [10, 20, 50, 40]
@@ -89,27 +95,27 @@ def test_an_advantage_of_zero_is_left_out_of_a_single_step_but_counts() -> None:
     steps = {}
     for inner in (1, 2):
         method = LengthRl(inner=inner, tau=0.3, clip=0.0, rate=1e-3)
-        training = Trainer(tiny(), method, None)
+        training = open_loop(tiny(), method, None)
         same = [Sample(text, True) for text in [texts(1, seed=9)[0]] * 3]
         other = [Sample(text, n > 1) for n, text in enumerate(texts(3))]
-        units = [u for some in (same, other) for u in method._units(some, 0)]
+        units = [u for some in (same, other) for u in method.units(some, 0)]
         assert len(units) == (3 if inner == 1 else 6)
         seen = gradients(training)
-        method._learn(training, units, 6)
+        iterate(method, training, units, 6)
         steps[inner] = flat(seen[0])
     torch.testing.assert_close(steps[1], steps[2], rtol=1e-4, atol=1e-6)
 
 
 def test_steps_are_those_of_the_paper_and_forget_the_optimiser_between_iterations() -> None:
     method = LengthRl(tau=0.4, inner=3, clip=0.0, rate=5e-3, micro_tokens=60)
-    training, model = Trainer(tiny(), method, None), tiny().model
+    training, model = open_loop(tiny(), method, None), tiny().model
     seen = gradients(training)
     for iteration in range(2):
         groups = [
             [Sample(text, n % 2 == 0) for n, text in enumerate(texts(4, seed=7 * iteration + g))]
             for g in (1, 2)
         ]
-        method._learn(training, [u for some in groups for u in method._units(some, iteration)], 8)
+        iterate(method, training, [u for some in groups for u in method.units(some, iteration)], 8)
         rule = torch.optim.AdamW(model.parameters(), lr=5e-3, weight_decay=0.0)  # a new one
         old = [[plain_score(model, s.text).item() for s in some] for some in groups]
         for inner in range(3):
@@ -145,10 +151,10 @@ def test_without_the_squared_term_the_second_step_would_be_another() -> None:
     found = {}
     for tau in (0.0, 0.4):
         method = LengthRl(tau=tau, clip=0.0, rate=5e-3)
-        training = Trainer(tiny(), method, None)
+        training = open_loop(tiny(), method, None)
         seen = gradients(training)
         some = [Sample(text, n % 2 == 0) for n, text in enumerate(texts(4))]
-        method._learn(training, method._units(some, 0), 4)
+        iterate(method, training, method.units(some, 0), 4)
         found[tau] = seen
     torch.testing.assert_close(flat(found[0.0][0]), flat(found[0.4][0]))
     assert not torch.allclose(flat(found[0.0][1]), flat(found[0.4][1]), rtol=1e-2)

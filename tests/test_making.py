@@ -30,7 +30,7 @@ from ponder.models.transformers import Transformers
 from ponder.tasks.execution import Execution
 from ponder.tasks.tents import Tents
 from ponder.training import fit, made_models
-from ponder.training.loop import Trainer
+from ponder.training.loop import Loop
 from ponder.training.made_models import MakingRecord, samples_file
 from ponder.training.rollouts import Rollouts, TrainingProblem, draw_problems
 
@@ -98,15 +98,15 @@ def test_weights_are_trained_in_float32_and_kept_in_the_dtype_of_the_model(
     )
     observed = []
 
-    class Observed(Trainer):
-        def __init__(self, loaded, settings, folder):
-            super().__init__(loaded, settings, folder)
+    class Observed(Loop):
+        def __init__(self, network, settings, folder):
+            super().__init__(network, settings, folder)
             drawn = bool(list(folder.parent.glob("samples-*.json")))
             observed.append(
-                (drawn, loaded.model.dtype, {p.dtype for p in self.trainable().values()})
+                (drawn, network.loaded.model.dtype, {p.dtype for p in self.trainable().values()})
             )
 
-    monkeypatch.setattr(fit, "Trainer", Observed)
+    monkeypatch.setattr(fit, "Loop", Observed)
     folder = method.apply(model).source(TASK).folder
     base = torch.bfloat16 if lora else torch.float32
     # and samples are drawn before there are weights in memory

@@ -27,7 +27,7 @@ from ponder.run.prepare import make_reward
 from ponder.tasks.chain_sum import ChainSum
 from ponder.tasks.execution import Execution
 from ponder.training.loop import TokenExample
-from ponder.training.own_samples import OwnSamples, distinct
+from ponder.training.reward import OwnSamples, distinct
 from ponder.training.rollouts import Sample, TrainingProblem, draw_problems
 
 TASK = Execution(dictionary=6, per_turn=0)
@@ -159,7 +159,7 @@ def test_steps_are_labelled_in_the_students_own_style(models) -> None:
 
 def _samples(own: OwnSamples, model: Model) -> Path:
     made(own, model)
-    return own._kept(model)
+    return own.samples_file(model)
 
 
 @dataclass(kw_only=True)

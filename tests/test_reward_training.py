@@ -198,7 +198,7 @@ def test_the_loss_is_the_published_one(model: Path, loss: str) -> None:
         total += 0.7 * sum(error(*pair) for pair in known) / len(known)
         if not math.isnan(target.trajectory):
             total += 0.2 * error(float(rows[-1, 1]), target.trajectory)
-    assert joint_loss(recipe)(torch.cat(logits), found).item() == pytest.approx(total, rel=1e-6)
+    assert joint_loss(recipe, torch.cat(logits), found).item() == pytest.approx(total, rel=1e-6)
 
 
 def test_training_lowers_the_loss_and_goes_on_after_a_stop(model: Path, tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_training_lowers_the_loss_and_goes_on_after_a_stop(model: Path, tmp_path
     stopped = train(reader, pile(), tmp_path / "stopped", recipe)
     for report in stopped:
         if report["step"] == 10:
-            stopped.gi_frame.f_locals["trainer"].save()  # what a training does every twenty seconds
+            stopped.gi_frame.f_locals["engine"].save()  # what a training does every twenty seconds
         if report["step"] == 13:
             break
     stopped.close()

@@ -19,7 +19,7 @@ from ponder.models.oracle import Oracle
 from ponder.models.pocket import Pocket
 from ponder.tasks.execution import Execution
 from ponder.tasks.tents import Tents
-from ponder.training.loop import TokenExample, epoch_batch, reply_tokens
+from ponder.training.loop import TokenExample, epoch_steps, reply_tokens
 from ponder.training.made_models import MakingRecord, samples_file
 from ponder.training.rollouts import Rollouts, Sample, draw_problems
 
@@ -64,13 +64,16 @@ def test_dpo_prefers_the_shortest_right_sample_to_what_the_paper_rejects() -> No
 
 def test_every_unit_is_learnt_once_an_epoch() -> None:
     units = SMALL.units([[sample(n, True)] for n in range(1, 11)], MakingRecord())
-    epochs = [
-        [u for step in steps for u in epoch_batch(units, 4, 1, step)]
-        for steps in (range(3), range(3, 6))
-    ]
-    assert all(sorted(map(len, epoch)) == sorted(map(len, units)) for epoch in epochs)
+    steps = epoch_steps(units, 4, 6, SMALL, reply_tokens)
+    assert [len(step.units) for step in steps] == [4, 4, 2, 4, 4, 2]
+    epochs = [[index for step in part for index in step.units] for part in (steps[:3], steps[3:])]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(10))
     assert epochs[0] != epochs[1]
-    assert epoch_batch(units, 4, 2, 0) != epoch_batch(units, 4, 1, 0) == epoch_batch(units, 4, 1, 0)
+    assert [step.factor for step in steps] == [SMALL.factor(n, 6) for n in range(6)]
+    assert steps[0].divisor == sum(index + 1 for index in steps[0].units)  # tokens of the replies
+    assert epoch_steps(units, 4, 6, SMALL, reply_tokens) == steps
+    assert epoch_steps(units, 4, 6, replace(SMALL, seed=9), reply_tokens) != steps
+    assert epoch_steps(units, 4, 2, SMALL)[0].units == steps[0].units
 
 
 def test_where_nothing_is_right_nothing_is_learnt(models) -> None:

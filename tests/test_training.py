@@ -1,23 +1,15 @@
-"""The optimiser loop: the same step however it is cut up, on how many processes, and whenever it
-was interrupted.
-"""
+"""The optimizer loop: the same step however it is split, and whenever it was interrupted."""
 
 from __future__ import annotations
 
 import math
-import os
-import socket
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from safetensors.torch import load_file
-from tiny import END, flat, gradients, plain_score, texts, tiny
+from tiny import END, flat, gradients, learn, open_loop, plain_score, steps, texts, tiny
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from ponder.core import UserError
@@ -25,20 +17,21 @@ from ponder.models._torch_engine import Loaded
 from ponder.rewards._windows import batches
 from ponder.training import loop
 from ponder.training.loop import (
+    Loop,
+    Objective,
     TokenExample,
-    Trainer,
     TrainingSettings,
     Unit,
-    likelihood,
     log_probabilities,
 )
+from ponder.training.loop import negative_log_likelihood as likelihood
 
 
 def units(number: int, **how) -> list[Unit]:
     return [Unit((text,)) for text in texts(number, **how)]
 
 
-def weights(training: Trainer) -> torch.Tensor:
+def weights(training: Loop) -> torch.Tensor:
     return flat({name: p.detach().clone() for name, p in training.trainable().items()})
 
 
@@ -78,15 +71,15 @@ def test_batches_hold_every_unit_once_and_no_more_than_the_limit(limit) -> None:
 
 def test_small_passes_make_the_same_step_as_one(tmp_path) -> None:
     some = units(13)
-    steps = []
+    found = []
     for micro_tokens in (10**6, 60):
-        training = Trainer(
+        training = open_loop(
             tiny(), TrainingSettings(rate=0.01, micro_tokens=micro_tokens, clip=0.5), tmp_path
         )
         assert len(training._micro_batches(some)) == (1 if micro_tokens > 60 else 6)
-        seen, loss = gradients(training), training.learn(some, likelihood, 13.0)
-        steps.append((flat(seen[0]), loss, weights(training), training.tokens))
-    (one, loss, after, tokens), (many, loss_of_many, after_many, tokens_of_many) = steps
+        seen, loss = gradients(training), learn(training, some, likelihood, 13.0)
+        found.append((flat(seen[0]), loss, weights(training), training.tokens))
+    (one, loss, after, tokens), (many, loss_of_many, after_many, tokens_of_many) = found
     torch.testing.assert_close(many, one, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(after_many, after, rtol=1e-4, atol=1e-5)
     assert loss_of_many == pytest.approx(loss)
@@ -96,10 +89,10 @@ def test_small_passes_make_the_same_step_as_one(tmp_path) -> None:
 
 def test_a_step_is_what_plain_torch_makes_of_it(tmp_path) -> None:
     settings = TrainingSettings(rate=0.02, weight_decay=0.1, clip=0.0)
-    training, other, some = Trainer(tiny(), settings, tmp_path), tiny().model, texts(5)
+    training, other, some = open_loop(tiny(), settings, tmp_path), tiny().model, texts(5)
     rule = torch.optim.AdamW(other.parameters(), lr=0.01, weight_decay=0.1)
     for _ in range(3):
-        training.learn([Unit((text,)) for text in some], likelihood, 5.0, factor=0.5)
+        learn(training, [Unit((text,)) for text in some], likelihood, 5.0, factor=0.5)
         loss = -sum(plain_score(other, text) for text in some) / 5
         loss.backward()
         rule.step()
@@ -127,96 +120,109 @@ def test_what_a_model_forgets_at_random_in_training_it_does_not_forget_here(tmp_
         GPT2Config(vocab_size=24, n_positions=64, n_embd=16, n_layer=1, n_head=2)
     )
     assert forgetful.config.resid_pdrop > 0
-    training = Trainer(Loaded(tmp_path, forgetful, None), TrainingSettings(), tmp_path)
+    training = open_loop(Loaded(tmp_path, forgetful, None), TrainingSettings(), tmp_path)
     some = units(4)
-    assert training.score_all(some) == training.score_all(some)
+    assert training.score(some) == training.score(some)
 
 
 def test_both_precisions_in_one_process(tmp_path) -> None:
     some, losses = units(6), {}
     for precision in ("float32", "bfloat16", "float32"):
-        training = Trainer(tiny(), TrainingSettings(precision=precision), tmp_path)
-        losses[precision] = training.learn(some, likelihood, 6.0)
+        training = open_loop(tiny(), TrainingSettings(precision=precision), tmp_path)
+        losses[precision] = learn(training, some, likelihood, 6.0)
         assert {p.dtype for p in training.trainable().values()} == {torch.float32}
     assert losses["bfloat16"] != losses["float32"]
     assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.02)
 
 
-def test_forgetting_leaves_nothing_behind(tmp_path) -> None:
-    training, some = Trainer(tiny(), TrainingSettings(rate=0.01), tmp_path), units(3)
-    for _ in range(4):
-        training.reset_optimizer()
-        assert not training.optimizer.state
-        training.learn(some, likelihood, 3.0)
-    assert len(training.accelerator._optimizers) == 1
+def test_a_training_that_is_not_resumable_starts_with_a_new_optimizer(tmp_path) -> None:
+    settings = TrainingSettings(rate=0.01)
+    training, some = open_loop(tiny(), settings, tmp_path), units(3)
+    seen = []
+    training.optimizer.register_step_pre_hook(
+        lambda *_: seen.append(bool(training.optimizer.state))
+    )
+    for _ in range(2):
+        list(training.train(some, steps(1, 3, settings) * 2, LIKELIHOOD, resumable=False))
+    assert seen == [False, True, False, True]
+    assert not list(tmp_path.iterdir())
+
+
+LIKELIHOOD = Objective(likelihood)
+SIX = [unit for step in range(6) for unit in units(4, seed=step)]
 
 
 def test_a_training_goes_on_where_it_was_saved(tmp_path, monkeypatch) -> None:
-    def trained(steps: int, folder: Path, resume: bool = False) -> Trainer:
-        folder.mkdir(exist_ok=True)
-        training = Trainer(tiny(), TrainingSettings(rate=0.01), folder)
-        assert bool(training.resume()) == resume
-        for _ in training.run(steps, lambda step: units(4, seed=step), likelihood, len):
-            pass
-        return training
+    settings = TrainingSettings(rate=0.01)
 
-    whole = trained(6, tmp_path / "whole")
+    def trained(folder: Path) -> tuple[Loop, list[int]]:
+        folder.mkdir(exist_ok=True)
+        training = open_loop(tiny(), settings, folder)
+        reports = training.train(SIX, steps(6, 4, settings), LIKELIHOOD)
+        return training, [report["step"] for report in reports]
+
+    whole, taken = trained(tmp_path / "whole")
+    assert taken == [1, 2, 3, 4, 5, 6]
     monkeypatch.setattr(loop, "SAVE_SECONDS", -1.0)  # at every step
-    short = Trainer(tiny(), TrainingSettings(rate=0.01), tmp_path)
-    reports = short.run(6, lambda step: units(4, seed=step), likelihood, len)
+    short = open_loop(tiny(), settings, tmp_path)
+    reports = short.train(SIX, steps(6, 4, settings), LIKELIHOOD)
     assert [next(reports)["step"] for _ in range(4)] == [1, 2, 3, 4]
-    again = trained(6, tmp_path, resume=True)
+    again, taken = trained(tmp_path)
+    assert taken == [4, 5, 6]
     assert torch.equal(weights(again), weights(whole))
-    assert (
-        again.tokens
-        == whole.tokens
-        == sum(len(u.texts[0]) for step in range(6) for u in units(4, seed=step))
-    )
+    assert again.tokens == whole.tokens == sum(len(unit.texts[0]) for unit in SIX)
 
 
 @pytest.mark.parametrize("clip", [0.0, 1.0])
 def test_a_loss_that_is_no_number_stops_and_keeps_good_weights(tmp_path, monkeypatch, clip) -> None:
-    """Steps so large that the second one finds nothing but infinities."""
+    """Steps so large that the next one finds nothing but infinities."""
     monkeypatch.setattr(loop, "SAVE_SECONDS", -1.0)
-    training = Trainer(tiny(), TrainingSettings(rate=0.01, clip=clip), tmp_path)
-    assert len(list(training.run(2, lambda step: units(4, seed=step), likelihood, len))) == 2
-    for group in training.optimizer.param_groups:
-        group["rate"] = 1e36
+    settings = TrainingSettings(rate=0.01, clip=clip)
+    training = open_loop(tiny(), settings, tmp_path)
+    planned = steps(6, 4, settings)
+    planned[2:] = [step._replace(factor=1e38) for step in planned[2:]]
     with pytest.raises(
         UserError, match=r"the loss is (nan|inf) at step 4; the last good weights are in "
     ) as error:
-        list(training.run(9, lambda step: units(4, seed=step), likelihood, len))
+        list(training.train(SIX, planned, LIKELIHOOD))
     assert "rate" in error.value.hint
-    kept = Trainer(tiny(), TrainingSettings(rate=0.01), tmp_path)
+    kept = open_loop(tiny(), settings, tmp_path)
     kept.resume()
     assert kept.step == 2
-    assert all(math.isfinite(row[0]) for row in kept.score_all(units(4)))
+    assert all(math.isfinite(row[0]) for row in kept.score(units(4)))
 
 
 def test_a_gradient_that_is_no_number_stops_too(tmp_path) -> None:
     """Its loss is one: that of a root at 0."""
-    training = Trainer(tiny(), TrainingSettings(), tmp_path)
+    training = open_loop(tiny(), TrainingSettings(), tmp_path)
     before = weights(training)
     with pytest.raises(
         UserError, match=r"the gradient is (nan|inf) at step 1; no weights have been saved yet"
     ):
-        training.learn(
-            units(2), lambda scores, _: ((scores - scores.detach()) ** 2).sum().sqrt(), 1.0
+        learn(
+            training,
+            units(2),
+            lambda scores, _: ((scores - scores.detach()) ** 2).sum().sqrt(),
+            1.0,
         )
     assert torch.equal(weights(training), before)
 
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_low_rank_change_is_all_that_changes(tmp_path, tied) -> None:
-    training = Trainer(
+    training = open_loop(
         tiny(tie_word_embeddings=tied), TrainingSettings(rate=0.05, lora=2), tmp_path
     )
-    base = {n: p.detach().clone() for n, p in training.plain.named_parameters() if "lora_" not in n}
+    base = {
+        n: p.detach().clone()
+        for n, p in training.network.module.named_parameters()
+        if "lora_" not in n
+    }
     assert all("lora_" in name for name in training.trainable())
     for step in range(3):
-        training.learn(units(4, seed=step), likelihood, 4.0)
+        learn(training, units(4, seed=step), likelihood, 4.0)
         training.write(tmp_path / "made")
-    for name, p in training.plain.named_parameters():
+    for name, p in training.network.module.named_parameters():
         if "lora_" not in name:
             assert torch.equal(p, base[name]), name
     assert all(p.abs().max() > 0 for p in training.trainable().values())
@@ -236,62 +242,5 @@ def test_a_low_rank_change_is_all_that_changes(tmp_path, tied) -> None:
     text = texts(1)[0]
     with torch.no_grad():
         torch.testing.assert_close(
-            training.scores([Unit((text,))])[0, 0], plain_score(made, text), rtol=1e-4, atol=1e-4
-        )
-
-
-TWO = """
-import sys, torch
-from pathlib import Path
-from tiny import texts, tiny
-from ponder.training.loop import TrainingSettings, Trainer, Unit, likelihood
-training = Trainer(tiny(), TrainingSettings(rate=0.01, micro_tokens=70), Path(sys.argv[1]))
-losses = [training.learn([Unit((t,)) for t in texts(12, seed=n)], likelihood, 12.0) for n in range(2)]
-training.save(losses=losses, processes=training.accelerator.num_processes)
-training.write(Path(sys.argv[1]))
-"""
-
-
-@pytest.fixture
-def own_port() -> Iterator[int]:
-    """A port that nobody else is given meanwhile, though a server may still listen at it."""
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
-
-
-def test_two_processes_make_the_same_steps_as_one(tmp_path, own_port) -> None:
-    port = str(own_port)
-    shared = {
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-        "ACCELERATE_USE_CPU": "true",
-    }
-    paths = {
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
-        "OMP_NUM_THREADS": "1",
-    }
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", TWO, str(tmp_path)],
-            env={**os.environ, **shared, **paths, "RANK": rank, "LOCAL_RANK": rank},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in "01"
-    ]
-    for process in running:
-        _, talk = process.communicate(timeout=600)
-        assert process.returncode == 0, talk
-    assert torch.load(tmp_path / "training.pt")["processes"] == 2
-    alone = Trainer(tiny(), TrainingSettings(rate=0.01, micro_tokens=70), tmp_path)
-    for step in range(2):
-        some = units(12, seed=step)
-        assert len(alone._micro_batches(some)) % 2  # so that one of the two has to idle
-        alone.learn(some, likelihood, 12.0)
-    for name, made in load_file(tmp_path / "model.safetensors").items():
-        torch.testing.assert_close(
-            made, alone.plain.get_parameter(name).detach(), rtol=0, atol=1e-5
+            training._scores([Unit((text,))])[0, 0], plain_score(made, text), rtol=1e-4, atol=1e-4
         )

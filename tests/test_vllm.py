@@ -464,8 +464,8 @@ def test_length_rl_replaces_the_adapter_in_the_running_server(fake, models, refu
 @pytest.mark.parametrize(
     "settings", [{"processes": 2}, {"lora": 4}], ids=["two processes", "adapter"]
 )
-def test_length_rl_under_trl_samples_through_it(fake, models, settings) -> None:
-    pytest.importorskip("trl")
+def test_length_rl_in_several_processes_samples_through_it(fake, models, settings) -> None:
+    pytest.importorskip("torch")
     from ponder.core import TrainingProblems, seed_from
     from ponder.methods.length_rl import LengthRl
     from ponder.models._torch_engine import load_light
@@ -479,15 +479,15 @@ def test_length_rl_under_trl_samples_through_it(fake, models, settings) -> None:
         "pool": 4,
         "inner": 1,
         "rate": 1e-3,
-        "engine": "trl",
+        "engine": "trainer",
         **settings,
     }
     method = LengthRl(**settings, sampler=Vllm(id="pocket", budget=80)).with_training(on)
     model = Pocket(style="long")
     made = json.loads((method.apply(model).source(PLANS).folder / "made.json").read_text())
     assert len(made["notes"]["iterations"]) == 2
-    # One process asks for the samples of all, and gives the server the weights of each iteration.
-    ((server, engine, given),) = done(record, "started")
+    # One server gets the weights of each iteration.
+    ((_, _, given),) = done(record, "started")
     asked = done(record, "asked")
     assert len(asked) == 2 * 2 * 3
     if "lora" in settings:
@@ -507,11 +507,10 @@ def test_length_rl_under_trl_samples_through_it(fake, models, settings) -> None:
     assert made["cost"]["rollout_tokens"] == sum(
         len(prompt) + n for n, prompt in done(record, "prompt")
     )
-    assert not any(map(alive, (server, engine)))
     (environment,) = done(record, "environment")
     assert not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "ACCELERATE_USE_CPU"} & {*environment[0]}
     # In the first iteration the weights are the model's own, with which the same samples are drawn
-    # without TRL.
+    # without training.
     pool = draw_problems(on, 4, method.seed)
     problems = [pool[p] for p in method.drawn(pool, [(0, 0)] * 4, 0)]
     sampler = (
@@ -527,19 +526,6 @@ def test_length_rl_under_trl_samples_through_it(fake, models, settings) -> None:
     )
     list(own)
     assert made["notes"]["iterations"][0] == method.summary(own.samples, [])
-
-
-def test_length_rl_under_trl_samples_through_the_model_itself_if_it_is_served(fake, models) -> None:
-    pytest.importorskip("trl")
-    from ponder.core import TrainingProblems
-    from ponder.methods.length_rl import LengthRl
-
-    record, on = fake(), (TrainingProblems(PLANS, 3, 1),)
-    small = {"iterations": 1, "problems": 2, "n": 2, "pool": 4, "inner": 1, "rate": 1e-3}
-    model = Vllm(id="pocket", budget=60)
-    ask(model, plans(1))  # its client can't be sent to the training's process
-    LengthRl(**small, engine="trl").with_training(on).apply(model)
-    assert len(done(record, "asked")) == 1 + 2 * 2
 
 
 def test_a_training_on_a_gpu_stops_servers_that_nobody_uses(fake) -> None:

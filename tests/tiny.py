@@ -13,7 +13,15 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from ponder.models._torch_engine import Loaded
-from ponder.training.loop import TokenExample
+from ponder.training.loop import (
+    LanguageModel,
+    Loop,
+    Loss,
+    Step,
+    TokenExample,
+    TrainingSettings,
+    Unit,
+)
 
 WORDS, PAD, END = 24, 0, 1
 
@@ -67,8 +75,29 @@ def gradients(training: Any) -> list[dict[str, torch.Tensor]]:
             {name: p.grad.clone() for name, p in training.trainable().items() if p.grad is not None}
         )
 
-    training.optimizer.optimizer.register_step_pre_hook(note)
+    training.optimizer.register_step_pre_hook(note)
     return found
+
+
+def open_loop(
+    loaded: Loaded, settings: TrainingSettings, folder: Path | None, temperature: float = 1.0
+) -> Loop:
+    return Loop(LanguageModel(loaded, settings, temperature), settings, folder)
+
+
+def learn(loop: Loop, units: list[Unit], loss: Loss, divisor: float, factor: float = 1.0) -> float:
+    """Take one step and return its loss."""
+    value = loop._backward(units, loss, divisor)
+    loop._update(units, factor)
+    return value
+
+
+def steps(number: int, size: int, settings: TrainingSettings) -> list[Step]:
+    """Steps over units in their order, `size` at a time."""
+    return [
+        Step(range(n * size, (n + 1) * size), size, settings.factor(n, number))
+        for n in range(number)
+    ]
 
 
 def flat(tensors: dict[str, torch.Tensor]) -> torch.Tensor:

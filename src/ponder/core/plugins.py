@@ -66,7 +66,6 @@ EXTRAS = {
     "parquet": ("polars",),
     "inspect": ("zstandard",),
     "ray": ("ray",),
-    "trl": ("datasets", "trl"),
 }
 
 

@@ -53,7 +53,7 @@ from ponder.rewards.trained import Trained
 from ponder.traces import steps, trace_of
 
 if TYPE_CHECKING:
-    from ponder.training.own_samples import OwnSamples
+    from ponder.training.reward import OwnSamples
 
 Rule: TypeAlias = Literal["best", "vote", "odds", "majority"]
 # odds are those of a probability this far from 0 and 1: a thousand samples can't tell more
@@ -86,21 +86,23 @@ class BestOf(Method, Prepared):
         return f"{self.pick} of n by {self.reward.title()}"
 
     def identity(self) -> dict[str, Any]:
-        if (reward := self._untrained()) is None:
-            return super().identity()
-        return {
-            **super().identity(),
-            "trained": reward.trained_on(self.train_on, self.cut, self.seed),
-        }
+        identity = super().identity()
+        reward = self._untrained()
+        if reward:
+            identity["trained"] = reward.trained_on(self.train_on, self.cut, self.seed)
+        return identity
 
     def _untrained(self) -> Trained | None:
-        """Its reward, if that is to be trained on the model's own samples."""
-        return self.reward if isinstance(self.reward, Trained) and not self.reward.id else None
+        """Return its reward, if that is to be trained on the model's own samples."""
+        if isinstance(self.reward, Trained) and not self.reward.id:
+            return self.reward
+        return None
 
     def _training(self) -> OwnSamples | None:
-        if (reward := self._untrained()) is None:
+        reward = self._untrained()
+        if reward is None:
             return None
-        from ponder.training.own_samples import OwnSamples  # imports torch
+        from ponder.training.reward import OwnSamples  # imports torch
 
         return OwnSamples(reward, self.train_on, self.cut, self.seed)
 
@@ -108,57 +110,78 @@ class BestOf(Method, Prepared):
         return replace(self, train_on=train_on)
 
     def training_seed(self) -> int | None:
-        return self.seed if self._untrained() else None
+        if self._untrained():
+            return self.seed
+        return None
 
     def check(self, model: Model, task: Task) -> None:
-        if own := self._training():
-            own.check(model, task)
+        training = self._training()
+        if training:
+            training.check(model, task)
 
     def make(self, model: Model) -> Iterator[Progress]:
-        if own := self._training():
-            yield from own.make(model)
+        training = self._training()
+        if training:
+            yield from training.make(model)
 
-    def missing_outputs(self, model: Model) -> tuple[Path, ...]:
-        return own.missing_outputs(model) if (own := self._training()) else ()
+    def missing_outputs(self, model: Model) -> Sequence[Path]:
+        training = self._training()
+        if training is None:
+            return ()
+        return training.missing_outputs(model)
 
     def turn_limit(self, inner: TurnLimit) -> TurnLimit:
         def limit(prompt_tokens: int, budget: int | None) -> Spend | None:
-            if (one := inner(prompt_tokens, budget)) is None:
+            sample = inner(prompt_tokens, budget)
+            if sample is None:
                 return None
-            return one.plus(
-                scoring_limit(self.reward, one.tokens).as_reward(self.reward_prices)
-            ).times(self.n)
+            scoring = scoring_limit(self.reward, sample.tokens).as_reward(self.reward_prices)
+            return sample.plus(scoring).times(self.n)
 
         return limit
 
     def asks(self) -> tuple[Model, ...]:
-        return (judge,) if (judge := judge_of(self.reward)) else ()
+        judge = judge_of(self.reward)
+        if judge is None:
+            return ()
+        return (judge,)
 
     @property
     def reward_prices(self) -> Prices | None:
-        return judge.prices if (judge := judge_of(self.reward)) else None
+        judge = judge_of(self.reward)
+        if judge is None:
+            return None
+        return judge.prices
 
     def ready(self) -> None:
         self.reward.ready()
 
     def folder(self, model: Model) -> Path | None:
-        return own.folder(model) if (own := self._training()) else None
+        training = self._training()
+        if training is None:
+            return None
+        return training.folder(model)
 
     def sampling_limits(self, model: Model) -> Mapping[Path, Limit]:
-        return own.sampling_limits(model) if (own := self._training()) else {}
+        training = self._training()
+        if training is None:
+            return {}
+        return training.sampling_limits(model)
 
-    def samplers(self, model: Model) -> tuple[Model, ...]:
-        return own.samplers(model) if (own := self._training()) else ()
+    def samplers(self, model: Model) -> Sequence[Model]:
+        training = self._training()
+        if training is None:
+            return ()
+        return training.samplers(model)
 
     def apply(self, model: Model) -> Model:
         for _ in self.make(model):
             pass
-        own = self._training()
-        return (
-            _Picking(model, replace(self, reward=own.made(model)), own.cost(model))
-            if own
-            else _Picking(model, self)
-        )
+        training = self._training()
+        if training is None:
+            return _Picking(model, self)
+        method = replace(self, reward=training.made(model))
+        return _Picking(model, method, training.cost(model))
 
 
 class _Picking(Wrapped):
@@ -166,44 +189,48 @@ class _Picking(Wrapped):
         self, inner: Model, method: BestOf, cost: Mapping[str, float] | None = None
     ) -> None:
         super().__init__(inner)
-        self._method, self._cost = method, cost or {}
+        self._method = method
+        self._cost = cost or {}
 
     def made(self, task: Task) -> Mapping[str, float]:
-        """What making the model and its reward cost together."""
-        inner = super().made(task)
-        return {
-            name: inner.get(name, 0.0) + self._cost.get(name, 0.0) for name in (*inner, *self._cost)
-        }
+        """Return what making the model and its reward cost together."""
+        total = dict(super().made(task))
+        for name, amount in self._cost.items():
+            total[name] = total.get(name, 0.0) + amount
+        return total
 
     async def complete(self, request: Request) -> Completion:
         method = self._method
         samples = await self.samples(request, method.n)
         codec = codec_name(self.inner, request.task)
-        traces = [
-            trace_of(request, completion.thinking, completion.answer, codec)
-            for completion in samples
-        ]
-        asked = sum((c.bill for c in samples[1:]), samples[0].bill)
+        sampling_bill = samples[0].bill
+        for sample in samples[1:]:
+            sampling_bill += sample.bill
         try:
-            cut = [steps(trace, method.cut) for trace in traces]
-            scores = await self._score(cut, request)
+            split = []
+            for sample in samples:
+                trace = trace_of(request, sample.thinking, sample.answer, codec)
+                split.append(steps(trace, method.cut))
+            scores = await self._score(split, request)
         except ModelFailure as error:
-            raise ModelFailure(
-                str(error), asked + (error.bill or Bill()).as_reward(method.reward_prices)
-            ) from error
-        ballots = await self.ballots(request, samples)
-        picked = pick(method.pick, samples, scores, ballots)
-        best = samples[picked]
-        read = sum((s.bill for s in scores), Bill())
-        slow = grades_slowly(request.task, (sample.answer for sample in samples))
-        told = (request, samples, scores, ballots)
-        separated = await asyncio.to_thread(measured, *told) if slow else measured(*told)
-        measures = {**best.measures, **separated}
-        scored = step_scores(
-            best.thinking, cut[picked].part(method.reward.of), scores[picked].steps
+            failed_bill = (error.bill or Bill()).as_reward(method.reward_prices)
+            raise ModelFailure(str(error), sampling_bill + failed_bill) from error
+        answers = await self.ballots(request, samples)
+        index = pick(method.pick, samples, scores, answers)
+        best = samples[index]
+        if grades_slowly(request.task, (sample.answer for sample in samples)):
+            separation = await asyncio.to_thread(measured, request, samples, scores, answers)
+        else:
+            separation = measured(request, samples, scores, answers)
+        scoring_bill = sum((score.bill for score in scores), Bill())
+        return replace(
+            best,
+            bill=sampling_bill + scoring_bill.as_reward(method.reward_prices),
+            measures={**best.measures, **separation},
+            step_scores=step_scores(
+                best.thinking, split[index].part(method.reward.of), scores[index].steps
+            ),
         )
-        bill = asked + read.as_reward(method.reward_prices)
-        return replace(best, bill=bill, measures=measures, step_scores=scored)
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -225,37 +252,45 @@ def pick(
     rule: Rule,
     samples: Sequence[Completion],
     scores: Sequence[Scores],
-    ballots: Sequence[int | None],
+    answers: Sequence[int | None],
 ) -> int:
-    """The index of the sample to return; `ballots` are their parsed answers."""
-    ended = [i for i, sample in enumerate(samples) if sample.stop == "end"]
-    scored = ended if rule == "majority" else [i for i in ended if scores[i].total is not None]
-    if not scored:
+    """Return the index of the sample to answer with; equal `answers` have the same number."""
+    candidates = []
+    for index, sample in enumerate(samples):
+        scored = rule == "majority" or scores[index].total is not None
+        if sample.stop == "end" and scored:
+            candidates.append(index)
+    if not candidates:
         return 0
-    weights = {index: WEIGHTS[rule](scores[index]) for index in scored}
+    weights = {index: WEIGHTS[rule](scores[index]) for index in candidates}
     if rule == "best":
         return max(weights, key=lambda index: weights[index])
     votes: defaultdict[int | None, float] = defaultdict(float)
     for index, weight in weights.items():
-        votes[ballots[index]] += weight if ballots[index] is not None else 0.0
-    most = max(votes.values())
-    return next(index for index in scored if votes[ballots[index]] == most)
+        # An answer that wasn't parsed has no votes.
+        votes[answers[index]] += weight if answers[index] is not None else 0.0
+    highest = max(votes.values())
+    return next(index for index in candidates if votes[answers[index]] == highest)
 
 
 def step_scores(
     thinking: str, parts: Sequence[str], scores: Sequence[float]
 ) -> tuple[tuple[int, float], ...]:
-    """Where each step of the thinking ends, with its score; () if the steps are not those of the
-    thinking.
+    """Return where each step of the thinking ends, with its score.
+
+    Return () if the reward split the reply into other steps.
     """
-    places, end = [], 0
-    for part, score in zip(parts, scores, strict=False):
+    if len(parts) != len(scores):
+        return ()
+    ends: list[tuple[int, float]] = []
+    end = 0
+    for part, score in zip(parts, scores, strict=True):
         start = thinking.find(part, end)
         if start < 0:
-            break  # the rest are steps of the answer
+            break  # the steps after it are those of the answer
         end = start + len(part)
-        places.append((end, round(score, 3)))
-    return tuple(places) if len(parts) == len(scores) else ()
+        ends.append((end, round(score, 3)))
+    return tuple(ends)
 
 
 def total(scores: Scores) -> float:
@@ -263,10 +298,10 @@ def total(scores: Scores) -> float:
 
 
 def probability(scores: Scores) -> float:
-    """That the answer is right: the score of the trajectory, or of the worst step if the reward
-    doesn't give one.
-    """
-    return min(scores.steps) if scores.trajectory is None else scores.trajectory
+    """Return the score of the trajectory, or of the worst step if the reward gives none."""
+    if scores.trajectory is None:
+        return min(scores.steps)
+    return scores.trajectory
 
 
 def odds(scores: Scores) -> float:
@@ -286,36 +321,41 @@ def measured(
     request: Request,
     samples: Sequence[Completion],
     scores: Sequence[Scores],
-    ballots: Sequence[int | None],
+    answers: Sequence[int | None],
 ) -> dict[str, float]:
-    """What the figure needs to tell how well the reward separates the samples of this problem.
+    """Return how well the reward separates this problem's samples, for the figure `best_of`.
 
-    Every rule to pick is tried on the same samples, so that they can be compared without the noise
-    of sampling.
+    Every rule is tried on the same samples, so that rules can be compared without the noise of
+    sampling.
     """
-    task, problem = request.task, request.problem
+    problem = request.problem
     if len(problem.turns) > 1 or len(samples) < 2:
         return {}
-    right = [s.stop == "end" and grade_turns(task, problem, [s.answer]).correct for s in samples]
-    known = {"distinct_thinkings": float(len({s.thinking for s in samples}))}
-    by_thinking = {s.thinking for s, correct in zip(samples, right, strict=True) if correct}
-    known["wrong_samples"] = float(len(samples) - sum(right))
-    # Wrong samples whose thinking is, word for word, that of a right one: only the answers differ.
-    known["wrong_in_answer"] = float(
-        sum(
-            s.thinking in by_thinking
-            for s, correct in zip(samples, right, strict=True)
-            if not correct
+    right: list[bool] = []
+    for sample in samples:
+        correct = (
+            sample.stop == "end" and grade_turns(request.task, problem, [sample.answer]).correct
         )
-    )
-    known |= {
-        f"right_by_{rule}": float(right[pick(rule, samples, scores, ballots)]) for rule in WEIGHTS
+        right.append(correct)
+    right_thinkings = set()
+    for sample, correct in zip(samples, right, strict=True):
+        if correct:
+            right_thinkings.add(sample.thinking)
+    # Wrong samples whose thinking is, word for word, that of a right one: only the answers differ.
+    wrong_in_answer = 0
+    for sample, correct in zip(samples, right, strict=True):
+        if not correct and sample.thinking in right_thinkings:
+            wrong_in_answer += 1
+    measures = {
+        "distinct_thinkings": float(len({sample.thinking for sample in samples})),
+        "wrong_samples": float(len(samples) - sum(right)),
+        "wrong_in_answer": float(wrong_in_answer),
     }
-    for n, (score, correct) in enumerate(zip(scores, right, strict=True)):
+    for rule in WEIGHTS:
+        measures[f"right_by_{rule}"] = float(right[pick(rule, samples, scores, answers)])
+    for index, score in enumerate(scores):
         if score.total is not None:
-            known |= {
-                f"total_{n}": score.total,
-                f"probability_{n}": probability(score),
-                f"right_{n}": float(correct),
-            }
-    return known
+            measures[f"total_{index}"] = score.total
+            measures[f"probability_{index}"] = probability(score)
+            measures[f"right_{index}"] = float(right[index])
+    return measures

@@ -45,20 +45,20 @@ class BudgetForce(Method):
 
     def turn_limit(self, inner: TurnLimit) -> TurnLimit:
         def limit(prompt_tokens: int, budget: int | None) -> Spend | None:
-            first, second = self._within(budget)
-            thinking = inner(prompt_tokens, first)
-            answer = inner(prompt_tokens + first + len(DEMAND), second)
-            return thinking.plus(answer) if thinking and answer else None
+            think, answer = self.budgets(budget)
+            first_call = inner(prompt_tokens, think)
+            second_call = inner(prompt_tokens + think + len(DEMAND), answer)
+            if first_call is None or second_call is None:
+                return None
+            return first_call.plus(second_call)
 
         return limit
 
-    def _within(self, budget: int | None) -> tuple[int, int]:
-        """The budgets of the two calls, where another method has set one for both."""
-        return (
-            (self.think, self.answer)
-            if budget is None
-            else (min(self.think, budget), min(self.answer, budget))
-        )
+    def budgets(self, limit: int | None) -> tuple[int, int]:
+        """Return the budgets of the two calls, within a limit that another method has set."""
+        if limit is None:
+            return self.think, self.answer
+        return min(self.think, limit), min(self.answer, limit)
 
     def apply(self, model: Model) -> Model:
         return _Forced(model, self)
@@ -70,14 +70,18 @@ class _Forced(Wrapped):
         self._method = method
 
     async def complete(self, request: Request) -> Completion:
-        think, answer = self._method._within(request.budget)
+        think, answer = self._method.budgets(request.budget)
         first = await self.after(Bill(), replace(request, budget=think))
         if first.stop == "end":
             return first
-        so_far = Message("assistant", (first.thinking + "\n" + first.answer).strip())
-        messages = (*request.messages, so_far, Message("user", DEMAND))
-        spent = first.bill.thinking_tokens + first.bill.answer_tokens
-        cut = replace(first.bill, thinking_tokens=spent, answer_tokens=0)
-        second = await self.after(cut, replace(request, messages=messages, budget=answer))
-        thinking = "\n".join(t for t in (first.thinking, first.answer, second.thinking) if t)
-        return replace(second, thinking=thinking, bill=cut + second.bill)
+        truncated = Message("assistant", (first.thinking + "\n" + first.answer).strip())
+        demand = Message("user", DEMAND)
+        second_request = replace(
+            request, messages=(*request.messages, truncated, demand), budget=answer
+        )
+        tokens = first.bill.thinking_tokens + first.bill.answer_tokens
+        first_bill = replace(first.bill, thinking_tokens=tokens, answer_tokens=0)
+        second = await self.after(first_bill, second_request)
+        texts = [first.thinking, first.answer, second.thinking]
+        thinking = "\n".join(text for text in texts if text)
+        return replace(second, thinking=thinking, bill=first_bill + second.bill)

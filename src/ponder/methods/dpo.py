@@ -1,5 +1,4 @@
-"""Trains to prefer the shortest right sample to longer samples, right or wrong (direct preference
-optimization).
+"""Trains to prefer the shortest right sample to longer samples (direct preference optimization).
 
 After Kimi k1.5 (arXiv 2501.12599, section 2.4): rejected are wrong samples that are longer than the
 shortest right one, and right samples at least `longer` times as long. The loss is that of Rafailov
@@ -9,8 +8,10 @@ reference. Per problem at most `pairs` rejected samples are used, the longest fi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,10 +28,9 @@ from ponder.training.fit import (
     samples_of,
     weights_to_train,
 )
-from ponder.training.loop import Loss, Trainer, Unit, check_first_dpo_loss
-from ponder.training.made_models import MakingRecord
+from ponder.training.loop import Objective, Unit
+from ponder.training.made_models import Input, MakingRecord, WeightMethod
 from ponder.training.rollouts import Sample
-from ponder.training.weight_methods import Input, WeightMethod
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,6 @@ class Dpo(SampleSettings, WeightMethod):
     pairs: int = 4  # per problem, at most
     epochs: int = 1  # passes over the pairs
 
-    trl_trainer = "dpo"
     example: ClassVar[dict[str, Any]] = {"problems": 4, "n": 4, "longer": 1.0, "rate": 1e-5}
 
     def __post_init__(self) -> None:
@@ -57,13 +56,13 @@ class Dpo(SampleSettings, WeightMethod):
     def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
         source = weights_to_train(model, self.train_on)
         samples = yield from draw_samples(self, self.train_on, model, source, record)
-        units = self.units(samples, record)
-        check_usable(units, samples, self.n)
-        yield from fit(source, units, self.loss, self, folder, record)
+        pairs = self.units(samples, record)
+        check_usable(pairs, samples, self.n)
+        yield from fit(source, pairs, self.objective(), self, folder, record)
 
     def units(self, samples: Sequence[Sequence[Sample]], record: MakingRecord) -> list[Unit]:
         """Return pairs of the shortest right sample of a problem and one that is rejected."""
-        units: list[Unit] = []
+        pairs: list[Unit] = []
         unsolved = 0
         for drawn in samples:
             right = [sample for sample in drawn if sample.right]
@@ -73,32 +72,28 @@ class Dpo(SampleSettings, WeightMethod):
             chosen = min(right, key=lambda sample: sample.tokens)
             rejected = [sample for sample in drawn if self._rejected(sample, chosen)]
             rejected.sort(key=lambda sample: sample.tokens, reverse=True)
-            units += [Unit((chosen.text, sample.text)) for sample in rejected[: self.pairs]]
+            pairs += [Unit((chosen.text, sample.text)) for sample in rejected[: self.pairs]]
         record.notes["problems without a right sample"] = unsolved
-        return units
+        return pairs
 
     def _rejected(self, sample: Sample, chosen: Sample) -> bool:
         if not sample.right:
             return sample.tokens > chosen.tokens
         return sample is not chosen and sample.tokens >= self.longer * chosen.tokens
 
-    def trl_job(self) -> dict[str, Any]:
-        return {"beta": self.beta}
+    def objective(self) -> Objective:
+        """Return the loss, which is -log sigmoid(0) while the model still is its own reference."""
+        loss = partial(preference_loss, self.beta)
+        return Objective(loss, reference=True, first_loss=math.log(2))
 
-    def loss(self, trainer: Trainer, units: Sequence[Unit]) -> tuple[Sequence[Unit], Loss]:
-        """Return each pair with its log-probabilities under the reference, and the loss."""
-        reference = trainer.score_all(units)
 
-        def preference(scores: Tensor, units: Sequence[Unit]) -> Tensor:
-            before = torch.tensor([unit.data for unit in units], device=scores.device)
-            gained = scores - before
-            total = -functional.logsigmoid(self.beta * (gained[:, 0] - gained[:, 1])).sum()
-            if trainer.step == 0:
-                hint = "the same weights must give the same log-probabilities twice: is a part of the model random?"
-                mean = total.item() / len(units)
-                check_first_dpo_loss(mean, self, str(trainer.loaded.model.dtype), hint)
-            return total
+def preference_loss(beta: float, scores: Tensor, pairs: Sequence[Unit]) -> Tensor:
+    """Return the summed loss of pairs.
 
-        return [
-            replace(unit, data=row) for unit, row in zip(units, reference, strict=True)
-        ], preference
+    `scores` are the log-probabilities of the chosen and the rejected reply (pairs × 2); a pair's
+    `data` are those under the reference.
+    """
+    reference = torch.tensor([pair.data for pair in pairs], device=scores.device)
+    gained = scores - reference
+    margin = gained[:, 0] - gained[:, 1]
+    return -functional.logsigmoid(beta * margin).sum()

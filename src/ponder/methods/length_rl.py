@@ -1,5 +1,4 @@
-"""Trains with reinforcement learning: right answers are rewarded, and shorter ones more (RL with a
-length reward).
+"""Trains by reinforcement learning with a length reward: right answers count, shorter ones more.
 
 The objective is that of Kimi k1.5 (arXiv 2501.12599, sections 2.3.2 to 2.4), unchanged:
 log-probabilities of whole replies, the mean reward of a problem's samples as the baseline, no
@@ -22,8 +21,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,12 +32,10 @@ import torch
 from torch import Tensor
 
 from ponder.core import (
-    Bill,
     LengthReward,
     Model,
     Progress,
     Reward,
-    Served,
     Source,
     Spend,
     Task,
@@ -49,29 +45,24 @@ from ponder.core import (
     seed_from,
 )
 from ponder.core.capabilities import kept_open
-from ponder.core.metering import METER
 from ponder.core.scoring import judge_of, scoring_limit
 from ponder.core.wrapped import codec_name
-from ponder.models._gpu_memory import make_room
-from ponder.models._torch_engine import load_anew, load_light
+from ponder.models._torch_engine import load_light
 from ponder.rewards.length.kimi import Kimi
 from ponder.traces import steps, trace_of
-from ponder.training import trl_engine
-from ponder.training.fit import weights_to_train
-from ponder.training.fresh_sampler import FreshSampler
-from ponder.training.loop import Trainer, TrainingSettings, Unit
-from ponder.training.made_models import MakingRecord
+from ponder.training import trainer_engine
+from ponder.training.fit import open_engine, weights_to_train
+from ponder.training.loop import Objective, Step, TrainingSettings, Unit
+from ponder.training.made_models import Input, MakingRecord, WeightMethod
 from ponder.training.rollouts import (
+    FreshSampler,
     Rollouts,
     Sample,
     TrainingProblem,
     draw_problems,
     sampling_limit,
 )
-from ponder.training.weight_methods import Input, WeightMethod
 from ponder.training.weights import convert
-
-MEANS = ("accuracy", "tokens", "answered", "process")  # over an iteration's samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,23 +101,16 @@ class LengthRl(TrainingSettings, WeightMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (
-            min(self.iterations, self.problems, self.pool, self.inner) < 1
-            or self.n < 2
-            or self.temperature <= 0
-        ):
-            what = "iterations, problems, pool and inner must be at least 1, n at least 2, temperature above 0"
-            raise UserError(what)
+        if min(self.iterations, self.problems, self.pool, self.inner) < 1:
+            raise UserError("iterations, problems, pool and inner must be at least 1")
+        if self.n < 2 or self.temperature <= 0:
+            raise UserError("n must be at least 2, and temperature above 0")
         if self.tau < 0 or self.weight < 0 or not 0 <= self.blend <= 1:
             raise UserError("tau and weight can't be negative, and blend is from 0 to 1")
         if self.limit is not None and self.limit < 1:
             raise UserError(
                 f"limit is a number of tokens, at least 1, not {self.limit}",
                 hint="leave it out for none",
-            )
-        if self.sampler and self.args.get("use_vllm"):
-            raise UserError(
-                "`sampler` and `use_vllm` can't both draw the samples", hint="remove one of the two"
             )
 
     def check(self, model: Model, task: Task) -> None:
@@ -136,8 +120,7 @@ class LengthRl(TrainingSettings, WeightMethod):
             require(self.sampler, WithWeights).source(task)
 
     def check_training(self, source: Source) -> None:
-        if self.engine == "trl":
-            trl_engine.check("grpo", self, source.device, ("problems", self.problems, self.n))
+        trainer_engine.check(self, source.device)
 
     def inputs(self, model: Model) -> Iterator[Input]:
         yield from super().inputs(model)
@@ -174,117 +157,73 @@ class LengthRl(TrainingSettings, WeightMethod):
             yield from self._build(model, folder, record)
 
     def _build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
+        task = self.train_on[0].task
         pool = draw_problems(self.train_on, self.pool, self.seed)
         source = weights_to_train(model, self.train_on)
-        if self.engine == "trl":
-            yield from self._build_trl(model, source, pool, folder, record)
-            return
-        make_room(source.device)
-        trainer = Trainer(load_anew(self.source_to_train(source)), self, folder, self.temperature)
+        tokenizer = load_light(source)
+        codec = codec_name(model, task)
+        engine = open_engine(source, self, folder, self.temperature)
 
-        def write(into: Path) -> None:
-            trainer.write(into)
-            convert(into, source.dtype)
+        def write(target: Path) -> None:
+            engine.write(target)
+            convert(target, source.dtype)
 
-        state = trainer.resume()
+        state = engine.resume()
         # right and all samples per problem
         rates: list[tuple[int, int]] = state.get("rates") or [(0, 0)] * len(pool)
-        record.rollout_tokens, history = state.get("rollout_tokens", 0), state.get("history", [])
-        codec = codec_name(model, self.train_on[0].task)
-        rollouts = folder / "rollouts"
-        adapter = trainer.write_adapter if self.lora else None
-        sampler = FreshSampler(self.sampler or model, source.folder, rollouts, write, adapter)
-        yield from sampler.start(self.train_on[0].task)
+        history: list[dict[str, float]] = state.get("history", [])
+        record.rollout_tokens = state.get("rollout_tokens", 0)
+        rollouts_folder = folder / "rollouts"
+        write_adapter = engine.write_adapter if self.lora else None
+        sampler = FreshSampler(
+            self.sampler or model, source.folder, rollouts_folder, write, write_adapter
+        )
+        yield from sampler.start(task)
         for iteration in range(state.get("iteration", 0), self.iterations):
-            drawn = self.drawn(pool, rates, iteration)
-            fresh = sampler.refreshed(iteration, self.temperature)
-            sampled = self._sampled(fresh, trainer, rollouts, [pool[p] for p in drawn], iteration)
-            for progress in sampled:
+            indices = self.drawn(pool, rates, iteration)
+            rollouts = Rollouts(
+                sampler.refreshed(iteration, self.temperature),
+                tokenizer,
+                [pool[index] for index in indices],
+                self.n,
+                seed_from("rl", self.seed, iteration),
+                rollouts_folder / "samples",
+                self.limit_at(iteration),
+            )
+            (rollouts_folder / "samples").unlink(missing_ok=True)
+            for progress in rollouts:
                 yield {"iteration": iteration + 1, "iterations": self.iterations, **progress}
-            samples = sampled.samples
-            process: list[list[float]] = []
+            record.rollout_tokens += rollouts.tokens
             units: list[Unit] = []
-            for p, group in zip(drawn, samples, strict=True):
-                scores, read_tokens = self._process(pool[p], group, codec)
+            process_scores: list[list[float]] = []
+            for index, samples in zip(indices, rollouts.samples, strict=True):
+                scores, read_tokens = self._process(pool[index], samples, codec)
                 record.rollout_tokens += read_tokens
-                process.append(scores)
-                units += self._units(group, iteration, scores)
-            self._learn(trainer, units, sum(map(len, samples)))
-            for p, group in zip(drawn, samples, strict=True):
-                right, asked = rates[p]
-                rates[p] = right + sum(s.right for s in group), asked + len(group)
-            record.rollout_tokens += sampled.tokens
-            history.append(self.summary(samples, process))
-            at = {"iteration": iteration + 1, "rates": rates, "history": history}
-            trainer.save(**at, rollout_tokens=record.rollout_tokens)
+                process_scores.append(scores)
+                units += self.units(samples, iteration, scores)
+                right, asked = rates[index]
+                right += sum(sample.right for sample in samples)
+                rates[index] = (right, asked + len(samples))
+            if units:
+                number_of_samples = len(indices) * self.n
+                inner_steps = [Step(range(len(units)), number_of_samples)] * self.inner
+                objective = Objective(Surrogate(self.tau))
+                training = engine.train(units, inner_steps, objective, resumable=False)
+                for progress in training:
+                    yield {"iteration": iteration + 1, "iterations": self.iterations, **progress}
+            history.append(self.summary(rollouts.samples, process_scores))
+            engine.save(
+                iteration=iteration + 1,
+                rates=rates,
+                history=history,
+                rollout_tokens=record.rollout_tokens,
+            )
             yield {"iteration": iteration + 1, "of": self.iterations, **history[-1]}
         write(folder)
-        record.training_tokens += trainer.tokens
+        record.add_training(engine.tokens, engine.seconds, engine.notes)
         record.notes |= {"iterations": history, "warning": _reward_hacking(history)}
-        record.notes |= {"sampler": sampler.served} if sampler.served else {}
-
-    def _sampled(
-        self,
-        sampler: Model,
-        trainer: Trainer,
-        folder: Path,
-        problems: Sequence[TrainingProblem],
-        iteration: int,
-    ) -> Rollouts:
-        (folder / "samples").unlink(missing_ok=True)
-        seed = seed_from("rl", self.seed, iteration)
-        limit = self.limit_at(iteration)
-        return Rollouts(sampler, trainer.loaded, problems, self.n, seed, folder / "samples", limit)
-
-    def _build_trl(
-        self,
-        model: Model,
-        source: Source,
-        pool: Sequence[TrainingProblem],
-        folder: Path,
-        record: MakingRecord,
-    ) -> Iterator[Progress]:
-        # Servers can be given the weights of each iteration; a model in this process can't be used
-        # by another one.
-        sampler = self.sampler or (
-            model if isinstance(model, Served) and not self.args.get("use_vllm") else None
-        )
-        if (budget := (sampler or model).max_tokens()) is None:
-            raise UserError(
-                "TRL needs a limit on the tokens of a reply", hint="budget = 4096 under [[model]]"
-            )
-        fewest = min(
-            len(self.drawn(pool, [(0, 0)] * len(pool), iteration))
-            for iteration in range(self.iterations)
-        )
-        if fewest < self.problems:
-            what = f"an iteration needs {self.problems} problems, and there are only {fewest} to draw from"
-            raise UserError(what, hint="raise `pool`, or lower `problems`")
-        light = load_light(source)
-        rl = trl_engine.Rl(self, pool, budget, self.temperature, sampler)
-        how = {"problems": self.problems, "iterations": self.iterations}
-        training = trl_engine.on_samples(self.settings(), source, folder, light, rl, **how)
-        meter, before = METER.get(), record.rollout_tokens
-        limit = self._rollout_limit(model)
-        # TRL samples in processes of its own, which can't reserve call by call.
-        held = (
-            meter.held(self.title(), limit, None)
-            if meter
-            else nullcontext[Callable[[Bill], None]](lambda _: None)
-        )
-        with held as paid:
-            yield from training
-            training.write(light, folder)
-            training.bill(record)
-            # a judge's, at most: TRL's processes report tokens alone
-            cost = (limit or Spend()).reward_cost
-            paid(Bill(answer_tokens=record.rollout_tokens - before, reward_cost=cost))
-        history = [
-            {name: entry[name] for name in MEANS if name in entry} for entry in training.iterations
-        ]
-        record.notes |= {"iterations": history, "warning": _reward_hacking(history)}
-        if training.iterations and "sampler" in training.iterations[-1]:
-            record.notes["sampler"] = training.iterations[-1]["sampler"]
+        if sampler.served:
+            record.notes["sampler"] = sampler.served
 
     def limit_at(self, iteration: int) -> int | None:
         """The most tokens of a reply in an iteration; None: the model's budget."""
@@ -306,15 +245,6 @@ class LengthRl(TrainingSettings, WeightMethod):
         wrong = {p: 1 - rates[p][0] / rates[p][1] + 0.05 if rates[p][1] else 1.0 for p in indices}
         keys = {p: rng.random() ** (1 / wrong[p]) for p in indices}  # Efraimidis and Spirakis 2006
         return sorted(sorted(indices, key=lambda p: keys[p], reverse=True)[: self.problems])
-
-    def group_rewards(
-        self, problem: TrainingProblem, samples: Sequence[Sample], iteration: int, codec: str
-    ) -> tuple[list[float], list[float], int]:
-        """Rewards of one problem's samples, the process reward's part of them, and the tokens that
-        reward read.
-        """
-        process, read_tokens = self._process(problem, samples, codec)
-        return self.rewards(samples, iteration, process), process, read_tokens
 
     def _process(
         self, problem: TrainingProblem, samples: Sequence[Sample], codec: str
@@ -355,33 +285,17 @@ class LengthRl(TrainingSettings, WeightMethod):
         rewards = self.rewards(samples, iteration, process)
         return [reward - fmean(rewards) for reward in rewards]
 
-    def _units(
+    def units(
         self, samples: Sequence[Sample], iteration: int, process: Sequence[float] = ()
     ) -> list[Unit]:
-        pairs = zip(samples, self.advantages(samples, iteration, process), strict=True)
-        # With a single step per iteration, a sample without an advantage has no gradient.
-        return [
-            Unit((sample.text,), advantage)
-            for sample, advantage in pairs
-            if advantage or self.inner > 1
-        ]
-
-    def _learn(self, trainer: Trainer, units: Sequence[Unit], samples: int) -> None:
-        if not units:
-            return
-        # log-probabilities under the policy that drew the samples: the first step's
-        before: dict[int, Tensor] = {}
-
-        def surrogate(scores: Tensor, units: Sequence[Unit]) -> Tensor:
-            for unit, score in zip(units, scores, strict=True):
-                before.setdefault(id(unit), score[0].detach())
-            advantages = torch.tensor([unit.data for unit in units], device=scores.device)
-            ratio = scores[:, 0] - torch.stack([before[id(unit)] for unit in units])
-            return (self.tau / 2 * ratio**2 - advantages * scores[:, 0]).sum()
-
-        trainer.reset_optimizer()
-        for _ in range(self.inner):
-            trainer.learn(units, surrogate, samples)
+        """Return one problem's samples to train on, each with its advantage."""
+        units = []
+        advantages = self.advantages(samples, iteration, process)
+        for sample, advantage in zip(samples, advantages, strict=True):
+            # With a single step per iteration, a sample without an advantage has no gradient.
+            if advantage or self.inner > 1:
+                units.append(Unit((sample.text,), advantage))
+        return units
 
     def summary(
         self, samples: Sequence[Sequence[Sample]], process: Sequence[Sequence[float]]
@@ -396,6 +310,27 @@ class LengthRl(TrainingSettings, WeightMethod):
         if scores := [score for group in process for score in group]:
             means["process"] = fmean(scores)
         return {name: round(value, 4) for name, value in means.items()}
+
+
+class Surrogate:
+    """The loss of one iteration: τ/2 · (log-ratio)² − advantage · log-probability, summed.
+
+    The log-ratio is to the policy that drew the samples. Its log-probabilities are those of the
+    first step, which trains on all samples.
+    """
+
+    def __init__(self, tau: float) -> None:
+        self.tau = tau
+        self._before: dict[int, Tensor] = {}  # by `id` of the unit
+
+    def __call__(self, scores: Tensor, units: Sequence[Unit]) -> Tensor:
+        scores = scores[:, 0]
+        for unit, score in zip(units, scores, strict=True):
+            self._before.setdefault(id(unit), score.detach())
+        before = torch.stack([self._before[id(unit)] for unit in units])
+        advantages = torch.tensor([unit.data for unit in units], device=scores.device)
+        log_ratio = scores - before
+        return (self.tau / 2 * log_ratio**2 - advantages * scores).sum()
 
 
 def _reward_hacking(history: Sequence[dict[str, float]]) -> str | None:

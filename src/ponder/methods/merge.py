@@ -14,8 +14,13 @@ from typing import Any, ClassVar, Literal
 
 from ponder.core import Model, Progress, UserError, renamed
 from ponder.core.wrapped import making_cost
-from ponder.training.made_models import MakingRecord, local_weights, weights_folder
-from ponder.training.weight_methods import Input, WeightMethod
+from ponder.training.made_models import (
+    Input,
+    MakingRecord,
+    WeightMethod,
+    local_weights,
+    weights_folder,
+)
 from ponder.training.weights import average, combine
 
 
@@ -40,13 +45,13 @@ class Merge(WeightMethod):
     def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
         yield {"with": self.other.title(), "weight": self.weight}
         task = self.train_on[0].task
-        folders, weights = (
-            [local_weights(m, task) for m in (model, self.other)],
-            [1 - self.weight, self.weight],
-        )
+        folders = [local_weights(model, task), local_weights(self.other, task)]
+        weights = [1 - self.weight, self.weight]
         record.add_cost(making_cost(self.other, task))
         if self.how == "linear":
             average(folders, weights, folder)
         else:
-            base = local_weights(self.base, task) if self.base else None
+            base = None
+            if self.base:
+                base = local_weights(self.base, task)
             combine(self.how, folders, weights, folder, base=base)

@@ -52,11 +52,10 @@ from ponder.rewards.oracle import true_labels
 from ponder.traces import Trace, read, request_messages, steps, trace_of
 from ponder.traces.score_file import batches
 from ponder.traces.selection import By, Choice, Scored, Selection, select
-from ponder.training.fit import EpochSettings, fit, supervised, weights_to_train
-from ponder.training.loop import TokenExample, Unit, reply_tokens
-from ponder.training.made_models import MakingRecord, samples_file
+from ponder.training.fit import EpochSettings, fit, weights_to_train
+from ponder.training.loop import SUPERVISED, TokenExample, Unit, reply_tokens
+from ponder.training.made_models import Input, MakingRecord, WeightMethod, samples_file
 from ponder.training.rollouts import Rollouts, draw_problems, sampling_limit
-from ponder.training.weight_methods import Input, WeightMethod
 
 Cut: TypeAlias = Literal["blank", "sentence", "task"]
 SCORING = ("reward", "match_length", "cut", "tolerance", "threshold")
@@ -214,7 +213,7 @@ class Sft(EpochSettings, WeightMethod):
             record.measures |= {"score_low": selection.scores[0], "score_high": selection.scores[1]}
         yield {"selected": len(selected), "of": len(pool)}
         units = [Unit((text,)) for _, text in selected]
-        yield from fit(source, units, supervised, self, folder, record, over=reply_tokens)
+        yield from fit(source, units, SUPERVISED, self, folder, record, divisor=reply_tokens)
 
     def _ask(
         self,

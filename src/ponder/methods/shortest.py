@@ -19,13 +19,11 @@ from ponder.training.fit import (
     draw_samples,
     fit,
     samples_of,
-    supervised,
     weights_to_train,
 )
-from ponder.training.loop import Unit, reply_tokens
-from ponder.training.made_models import MakingRecord
+from ponder.training.loop import SUPERVISED, Unit, reply_tokens
+from ponder.training.made_models import Input, MakingRecord, WeightMethod
 from ponder.training.rollouts import Sample
-from ponder.training.weight_methods import Input, WeightMethod
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +39,7 @@ class Shortest(SampleSettings, WeightMethod):
         samples = yield from draw_samples(self, self.train_on, model, source, record)
         units = self.units(samples, record)
         check_usable(units, samples, self.n)
-        yield from fit(source, units, supervised, self, folder, record, over=reply_tokens)
+        yield from fit(source, units, SUPERVISED, self, folder, record, divisor=reply_tokens)
 
     def units(self, samples: Sequence[Sequence[Sample]], record: MakingRecord) -> list[Unit]:
         """Return the shortest right sample of each problem that has one."""

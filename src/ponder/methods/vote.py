@@ -27,7 +27,10 @@ class Vote(Method):
 
     def turn_limit(self, inner: TurnLimit) -> TurnLimit:
         def limit(prompt_tokens: int, budget: int | None) -> Spend | None:
-            return one.times(self.n) if (one := inner(prompt_tokens, budget)) else None
+            sample = inner(prompt_tokens, budget)
+            if sample is None:
+                return None
+            return sample.times(self.n)
 
         return limit
 
@@ -42,11 +45,18 @@ class _Voting(Wrapped):
 
     async def complete(self, request: Request) -> Completion:
         samples = await self.samples(request, self._n)
+        answers = await self.ballots(request, samples)
         votes: Counter[int] = Counter()
-        first: dict[int, Completion] = {}
-        for completion, ballot in zip(samples, await self.ballots(request, samples), strict=True):
-            if completion.stop == "end" and ballot is not None:
-                votes[ballot] += 1
-                first.setdefault(ballot, completion)
-        winner = first[votes.most_common(1)[0][0]] if votes else samples[0]
-        return replace(winner, bill=sum((c.bill for c in samples[1:]), samples[0].bill))
+        first_sample: dict[int, Completion] = {}
+        for sample, answer in zip(samples, answers, strict=True):
+            if sample.stop == "end" and answer is not None:
+                votes[answer] += 1
+                first_sample.setdefault(answer, sample)
+        winner = samples[0]
+        if votes:
+            most_frequent, _ = votes.most_common(1)[0]
+            winner = first_sample[most_frequent]
+        bill = samples[0].bill
+        for sample in samples[1:]:
+            bill += sample.bill
+        return replace(winner, bill=bill)

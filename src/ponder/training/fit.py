@@ -1,7 +1,7 @@
-"""Trains weights on examples for several epochs: what `sft`, `shortest` and `dpo` do once they have
-their examples.
+"""Trains weights on examples for several epochs: what `sft`, `shortest` and `dpo` do with theirs.
 
-`fit` trains with the loop of `training/loop.py`, or with TRL under `engine = "trl"`.
+`fit` is the whole training. `open_engine` chooses what runs it: the loop of `training/loop.py`, or
+`transformers.Trainer` under `engine = "trainer"`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
 
 from ponder.core import (
     Model,
@@ -24,25 +23,21 @@ from ponder.core import (
 )
 from ponder.models._gpu_memory import make_room
 from ponder.models._local_weights import own_dtype
-from ponder.models._torch_engine import load_anew, load_light
-from ponder.training import trl_engine
+from ponder.models._torch_engine import load_light
+from ponder.training import trainer_engine
 from ponder.training.loop import (
-    Loss,
-    Trainer,
+    Loop,
+    Objective,
     TrainingSettings,
     Unit,
-    epoch_batch,
-    likelihood,
+    epoch_steps,
+    load_language_model,
     steps_per_epoch,
 )
-from ponder.training.made_models import MakingRecord, local_weights, samples_file
+from ponder.training.made_models import Input, MakingRecord, local_weights, samples_file
 from ponder.training.rollouts import Rollouts, Sample, draw_problems, sampling_limit
-from ponder.training.weight_methods import Input
+from ponder.training.trainer_engine import TrainerEngine
 from ponder.training.weights import convert
-
-# Returns a loss, and each unit with what the loss needs of it, such as its log-probabilities before
-# training.
-Objective: TypeAlias = Callable[[Trainer, Sequence[Unit]], tuple[Sequence[Unit], Loss]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,20 +49,13 @@ class EpochSettings(TrainingSettings):
     steps: int | None = None
     batch: int = 32  # texts, or pairs of texts, per step
 
-    trl_trainer: ClassVar[trl_engine.Kind] = "sft"
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        if min(self.epochs, self.batch, 1 if self.steps is None else self.steps) < 1:
+        if min(self.epochs, self.batch) < 1 or (self.steps is not None and self.steps < 1):
             raise UserError("epochs, steps and batch must be at least 1")
 
     def check_training(self, source: Source) -> None:
-        if self.engine == "trl":
-            trl_engine.check(self.trl_trainer, self, source.device, ("batch", self.batch, 1))
-
-    def trl_job(self) -> dict[str, Any]:
-        """Return what TRL's trainer needs besides the hyperparameters that all have."""
-        return {}
+        trainer_engine.check(self, source.device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,38 +81,36 @@ def fit(
     settings: EpochSettings,
     folder: Path,
     record: MakingRecord,
-    over: Callable[[Sequence[Unit]], float] = len,
+    divisor: Callable[[Sequence[Unit]], float] = len,
 ) -> Iterator[Progress]:
-    """Train weights on units and write them into a folder, resuming from a checkpoint that is
-    there.
+    """Train weights on units and write them into a folder, resuming from a checkpoint there.
 
-    A step's summed losses are divided by what `over` returns.
+    A step's summed losses are divided by what `divisor` returns for its units.
     """
-    steps = settings.steps or settings.epochs * steps_per_epoch(units, settings.batch)
-    record.notes |= {"units": len(units), "steps": steps}
-    if settings.engine == "trl":
-        job = {"batch": settings.batch, "steps": steps, **settings.trl_job()}
-        training = trl_engine.on_units(
-            settings.trl_trainer, settings.settings(), source, folder, units, **job
-        )
-        yield from training
-        training.write(load_light(source), folder)
-        training.bill(record)
-        return
-    make_room(source.device)
-    trainer = Trainer(load_anew(settings.source_to_train(source)), settings, folder)
-    units, loss = objective(trainer, units)
-    trainer.resume()
-    batch = partial(epoch_batch, units, settings.batch, settings.seed)
-    yield from trainer.run(steps, batch, loss, over)
-    trainer.write(folder)
+    number = settings.steps or settings.epochs * steps_per_epoch(units, settings.batch)
+    record.notes |= {"units": len(units), "steps": number}
+    steps = epoch_steps(units, settings.batch, number, settings, divisor)
+    engine = open_engine(source, settings, folder)
+    yield from engine.train(units, steps, objective)
+    engine.write(folder)
     convert(folder, source.dtype)
-    record.training_tokens += trainer.tokens
+    record.add_training(engine.tokens, engine.seconds, engine.notes)
 
 
-def supervised(trainer: Trainer, units: Sequence[Unit]) -> tuple[Sequence[Unit], Loss]:  # noqa: ARG001 an `Objective`
-    """Return the loss of supervised fine-tuning."""
-    return units, likelihood
+def open_engine(
+    source: Source, settings: TrainingSettings, folder: Path, temperature: float = 1.0
+) -> Loop | TrainerEngine:
+    """Return what trains a language model: the loop in this process, or the Trainer in others."""
+    hyperparameters = settings.hyperparameters()
+    if settings.engine == "trainer":
+        # The Trainer moves the weights to its device.
+        load = partial(
+            load_language_model, source._replace(device="cpu"), hyperparameters, temperature
+        )
+        return TrainerEngine(load, hyperparameters, source, folder)
+    make_room(source.device)
+    model = load_language_model(source, hyperparameters, temperature)
+    return Loop(model, hyperparameters, folder)
 
 
 def weights_to_train(model: Model, train_on: Sequence[TrainingProblems]) -> Source:
@@ -132,16 +118,16 @@ def weights_to_train(model: Model, train_on: Sequence[TrainingProblems]) -> Sour
     task = train_on[0].task
     source = require(model, WithWeights).source(task)
     folder = local_weights(model, task)
-    dtype = own_dtype(folder) if source.dtype == "auto" else source.dtype
+    dtype = source.dtype
+    if dtype == "auto":
+        dtype = own_dtype(folder)
     return source._replace(folder=folder, revision="", dtype=dtype)
 
 
 def samples_of(
     settings: SampleSettings, train_on: Sequence[TrainingProblems], model: Model
 ) -> Input:
-    """Return where the samples of a model are kept, who draws them, and the most that this may
-    take.
-    """
+    """Return where a model's samples are kept, who draws them, and an upper bound on the cost."""
     sampler = _sampler(settings, model)
     limit = partial(sampling_limit, sampler, train_on, settings.problems, settings.n, settings.seed)
     path = samples_file(sampler, train_on, settings.problems, settings.n, settings.seed)
@@ -155,11 +141,9 @@ def draw_samples(
     source: Source,
     record: MakingRecord,
 ) -> Generator[Progress, None, list[list[Sample]]]:
-    """Sample the model on training problems, unless the samples are there; return those of each
-    problem.
-    """
+    """Sample the model on training problems, unless that is done; return each problem's samples."""
     problems = draw_problems(train_on, settings.problems, settings.seed)
-    # without weights: the sampler may need the memory that they would take
+    # Without weights: the sampler may need the memory that they would take.
     tokenizer = load_light(source)
     path = samples_of(settings, train_on, model).path
     rollouts = Rollouts(

@@ -1,9 +1,11 @@
-"""The models that methods make: where they are, what `made.json` says of them, and samples that
-methods share.
+"""Makes models once and finds them again: folders of weights with `made.json`, and their cost.
 
 A made model is a folder in the Hugging Face format with `made.json` beside the weights: the method
 with its settings, the model it was made from, and the cost, including that of every model that went
-into it. Made models are in `$PONDER_MODELS`, or in `~/.cache/ponder/models`.
+into it. Made models are in `$PONDER_MODELS`, or in `~/.cache/ponder/models`, under a digest of the
+settings and of the model they were made from.
+
+A method says in `inputs` what making reads, and in `build` how the weights are made.
 """
 
 from __future__ import annotations
@@ -12,16 +14,36 @@ import hashlib
 import json
 import shutil
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 from ponder import __version__
-from ponder.core import Model, Progress, Task, TrainingProblems, WithWeights, digest, require
+from ponder.core import (
+    Limit,
+    Method,
+    Model,
+    Prepared,
+    Progress,
+    Reward,
+    Source,
+    Task,
+    TrainingProblems,
+    UserError,
+    WithWeights,
+    digest,
+    not_in_key,
+    require,
+)
 from ponder.core.lock import Held, acquire
+from ponder.core.wrapped import making_cost
 from ponder.models import models_folder
 from ponder.models._local_weights import as_folder, copy_of
+
+COSTS = ("rollout_tokens", "training_tokens", "seconds")
 
 
 @dataclass
@@ -40,21 +62,186 @@ class MakingRecord:
         self.training_tokens += int(made.get("training_tokens", 0))
         self.seconds += made.get("seconds", 0.0)
 
+    def add_training(self, tokens: int, seconds: float, notes: Mapping[str, Any]) -> None:
+        """Add a training: its tokens, the CPU seconds of other processes, and notes."""
+        self.training_tokens += tokens
+        self.seconds += seconds
+        self.notes |= notes
+
     def write(self, folder: Path, settings: Mapping[str, Any], source: Mapping[str, Any]) -> None:
         """Write `made.json`: with it, the model is complete."""
-        cost = {
-            name: float(getattr(self, name))
-            for name in ("rollout_tokens", "training_tokens", "seconds")
-        }
         made = {
             "recipe": settings,
             "from": source,
-            "cost": cost,
+            "cost": {name: float(getattr(self, name)) for name in COSTS},
             "measures": self.measures,
             "notes": self.notes,
             "ponder": __version__,
         }
         (folder / "made.json").write_text(json.dumps(made, indent=1, default=str) + "\n", "utf-8")
+
+
+class Input(NamedTuple):
+    """A file or folder that making reads, written by the first method that needs it."""
+
+    path: Path
+    asked: tuple[Model, ...] = ()  # models that are asked to write it
+    limit: Limit | None = None  # the most that asking them may take
+
+
+class Making(Prepared):
+    """A folder that is made from a model, on training problems: new weights, or a reward."""
+
+    train_on: tuple[TrainingProblems, ...]
+
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """Return what identifies the result, besides the model that it is made from."""
+
+    @abstractmethod
+    def folder(self, model: Model) -> Path:
+        """Return where the result for a model is, or will be."""
+
+    @abstractmethod
+    def inputs(self, model: Model) -> Iterator[Input]:
+        """Yield what `build` reads that other methods may read too."""
+
+    @abstractmethod
+    def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
+        """Write the result into a folder, which may hold what an interrupted build left there."""
+
+    @abstractmethod
+    def check_making(self, model: Model) -> None:
+        """Raise `UserError` if it can't be made from this model on this machine."""
+
+    @abstractmethod
+    def complete(self, model: Model, folder: Path, record: MakingRecord) -> None:
+        """Write the card and `made.json` next to what was built."""
+
+    def is_made(self, model: Model) -> bool:
+        return (self.folder(model) / "made.json").is_file()
+
+    def missing_outputs(self, model: Model) -> list[Path]:
+        if self.is_made(model) or not self.train_on:
+            return []
+        missing = [read.path for read in self.inputs(model) if not read.path.exists()]
+        return [self.folder(model), *missing]
+
+    def sampling_limits(self, model: Model) -> dict[Path, Limit]:
+        if self.is_made(model) or not self.train_on:
+            return {}
+        limits = {}
+        for read in self.inputs(model):
+            if read.limit and not read.path.is_file():
+                limits[read.path] = read.limit
+        return limits
+
+    def samplers(self, model: Model) -> Sequence[Model]:
+        if self.is_made(model) or not self.train_on:
+            return ()
+        return [sampler for read in self.inputs(model) for sampler in read.asked]
+
+    def make(self, model: Model) -> Iterator[Progress]:
+        if self.is_made(model):
+            return
+        if not self.train_on:
+            raise UserError(
+                f"{self.named_in_errors} needs problems to train on",
+                hint="add a [[train]] to the study",
+            )
+        self.check_making(model)
+        build = partial(self.build, model)
+        complete = partial(self.complete, model)
+        for progress in make_once(self.folder(model), build, complete):
+            yield {**self.named_in_progress, **progress}
+
+    @property
+    @abstractmethod
+    def named_in_errors(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def named_in_progress(self) -> Progress: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightMethod(Method, Making):
+    """A method whose model has weights of its own."""
+
+    train_on: tuple[TrainingProblems, ...] = not_in_key(())  # set from the study's [[train]]
+
+    changes_weights = True
+    version: ClassVar[int] = 1  # raise it when the same settings make another model
+    tried_on: ClassVar[Any] = (
+        {"name": "pocket", "style": "long"},
+        {"name": "execution", "dictionary": 6, "per_turn": 0},
+        2,
+    )
+
+    def inputs(self, model: Model) -> Iterator[Input]:
+        yield Input(weights_folder(model, self.train_on[0].task))
+
+    def uses(self) -> Iterator[Model | Reward]:
+        """Yield the models and rewards that making needs, besides the model itself."""
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if isinstance(value, Model | Reward):
+                yield value
+
+    def check_training(self, source: Source) -> None:
+        """Raise `UserError` if these weights can't be trained with these settings here."""
+
+    def identity(self) -> dict[str, Any]:
+        return {
+            **super().identity(),
+            "version": self.version,
+            "on": [problems.identity() for problems in self.train_on],
+        }
+
+    def with_training(self, train_on: tuple[TrainingProblems, ...]) -> Self:
+        return replace(self, train_on=train_on)
+
+    def folder(self, model: Model) -> Path:
+        key = digest(self.identity(), model.identity()).hex()
+        return models_folder() / f"{self.plugin_name()}-{key[:20]}"
+
+    def check(self, model: Model, task: Task) -> None:
+        source = require(model, WithWeights).source(task)
+        if self.is_made(model):
+            return
+        for plugin in self.uses():
+            plugin.ready()
+        self.check_training(source)
+
+    def check_making(self, model: Model) -> None:
+        weights = require(model, WithWeights)
+        self.check_training(weights.source(self.train_on[0].task))
+        if len({weights.source(problems.task) for problems in self.train_on}) > 1:
+            tasks = dict.fromkeys(problems.task.plugin_name() for problems in self.train_on)
+            raise UserError(
+                f"{model.title()} has different weights for {' and '.join(tasks)}, "
+                f"and `{self.plugin_name()}` makes one model",
+                hint="give [[train]] one task only",
+            )
+
+    def complete(self, model: Model, folder: Path, record: MakingRecord) -> None:
+        task = self.train_on[0].task
+        record.add_cost(making_cost(model, task))
+        write_card(require(model, WithWeights).source(task).folder, folder)
+        record.write(folder, self.identity(), model.identity())
+
+    @property
+    def named_in_errors(self) -> str:
+        return f"`{self.plugin_name()}`"
+
+    @property
+    def named_in_progress(self) -> Progress:
+        return {"method": self.title()}
+
+    def apply(self, model: Model) -> Model:
+        for _ in self.make(model):
+            pass
+        return require(model, WithWeights).with_weights(self.folder(model))
 
 
 Build: TypeAlias = Callable[[Path, MakingRecord], Iterator[Progress]]
@@ -63,7 +250,7 @@ Build: TypeAlias = Callable[[Path, MakingRecord], Iterator[Progress]]
 def make_once(
     folder: Path, build: Build, complete: Callable[[Path, MakingRecord], None]
 ) -> Iterator[Progress]:
-    """Make what a folder is to hold, unless it is there; by one process at a time.
+    """Fill a folder, unless it is complete; one process at a time.
 
     `build` writes into a working folder, which may hold what an interrupted build left there;
     `complete` then writes `made.json`, and the folder is moved into place.
@@ -90,8 +277,11 @@ def _make(
     work = folder.with_suffix(".part")
     work.mkdir(exist_ok=True)
     spent = work / "spent.json"
-    before = float(json.loads(spent.read_text("utf-8"))) if spent.is_file() else 0.0
-    began, record = time.process_time(), MakingRecord()
+    before = 0.0
+    if spent.is_file():
+        before = float(json.loads(spent.read_text("utf-8")))
+    began = time.process_time()
+    record = MakingRecord()
     for progress in build(work, record):
         # Written at every step, so that a killed build's CPU time is counted.
         spent.write_text(json.dumps(before + time.process_time() - began), "utf-8")
@@ -100,41 +290,35 @@ def _make(
     complete(work, record)
     for leftover in ("training.pt", "spent.json"):
         (work / leftover).unlink(missing_ok=True)
-    for stale in (work / "rollouts", work / "trl", folder):
+    for stale in (work / "rollouts", work / "trainer", folder):
         shutil.rmtree(stale, ignore_errors=True)
     work.rename(folder)
 
 
 def write_card(source: Path, folder: Path) -> None:
-    """Write the card of weights that were made from others with a card: same model and task, new
-    digest.
-    """
-    if (source / "card.json").is_file():
-        card = json.loads((source / "card.json").read_text("utf-8"))
-        same = {key: card[key] for key in ("name", "task") if key in card}
-        weights = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-        (folder / "card.json").write_text(
-            json.dumps({**same, "digest": weights}, indent=1) + "\n", "utf-8"
-        )
+    """Write the card of weights made from others with a card: same model and task, new digest."""
+    if not (source / "card.json").is_file():
+        return
+    old_card = json.loads((source / "card.json").read_text("utf-8"))
+    card = {key: old_card[key] for key in ("name", "task") if key in old_card}
+    card["digest"] = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    (folder / "card.json").write_text(json.dumps(card, indent=1) + "\n", "utf-8")
 
 
 def local_weights(model: Model, task: Task) -> Path:
-    """A folder with a model's weights as safetensors; weights from the hub or a GGUF file are
-    converted first.
-    """
+    """Return a folder of a model's safetensors, converted from the hub or GGUF if need be."""
     return as_folder(require(model, WithWeights).source(task))
 
 
 def weights_folder(model: Model, task: Task) -> Path:
-    """Where `local_weights` finds a model's weights or puts them."""
+    """Return where `local_weights` finds a model's weights or puts them."""
     return copy_of(require(model, WithWeights).source(task))
 
 
 def samples_file(
     model: Model, train_on: Sequence[TrainingProblems], problems: int, n: int, seed: int
 ) -> Path:
-    """Where a model's samples are kept, so that methods that train on the same samples draw them
-    once.
-    """
-    key = digest(model.identity(), [p.identity() for p in train_on], problems, n, seed).hex()
+    """Return where a model's samples are kept for all methods that train on them."""
+    tasks = [on.identity() for on in train_on]
+    key = digest(model.identity(), tasks, problems, n, seed).hex()
     return models_folder() / f"samples-{key[:20]}.json"

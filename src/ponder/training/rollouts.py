@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 
 import msgspec
 
@@ -24,18 +24,23 @@ from ponder.core import (
     Problem,
     Progress,
     Request,
+    Sampled,
+    Served,
     Spend,
     Task,
     TrainingProblems,
     UserError,
+    WithWeights,
     digest,
+    require,
     seed_from,
 )
 from ponder.core.capabilities import grade_turns
 from ponder.core.metering import complete
 from ponder.core.wrapped import server_of
-from ponder.models._torch_engine import Loaded
+from ponder.models._torch_engine import Loaded, load
 from ponder.training.loop import TokenExample
+from ponder.training.made_models import write_card
 
 LOOKED_AT = 20  # problems, to see how long prompts are
 
@@ -246,3 +251,60 @@ async def _cancelled(tasks: set[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+Write: TypeAlias = Callable[[Path], object]  # writes weights as they are now into a folder
+
+
+@dataclass
+class FreshSampler:
+    """A sampler that is given the weights of each iteration of a training.
+
+    A LoRA adapter is served as it is where the sampler can do that (`vllm`), so that its weights
+    stay; other samplers get the whole weights, with the adapter merged into them.
+    """
+
+    model: Model  # that is asked
+    weights: Path  # that the training started from
+    folder: Path  # for the weights of an iteration, and for an adapter in a folder below
+    write: Write  # the whole weights
+    write_adapter: Write | None = None  # if an adapter is trained
+    served: str = ""  # how: "adapter", or why not
+
+    def start(self, task: Task) -> Generator[Progress, None, None]:
+        """Start the sampler and find out whether it serves the adapter as it is."""
+        sampler = None
+        if self.write_adapter:
+            sampler = self._write_adapter(self.folder / "adapter")
+        if not isinstance(sampler, Served):
+            return
+        try:
+            yield from sampler.start(task)
+        except UserError as error:
+            # vLLM has no LoRA for this architecture; whatever else is wrong will show again.
+            self.served = f"merged weights, because the adapter can't be served: {error.what}"
+        else:
+            self.served = "adapter"
+
+    def refreshed(self, iteration: int, temperature: float) -> Model:
+        """Return the sampler with the weights as they are now."""
+        # A server may still read the adapter of the iteration before.
+        sampler = None
+        if self.served == "adapter":
+            sampler = self._write_adapter(self.folder / f"adapter{iteration % 2}")
+        if sampler:
+            return require(sampler, Sampled).at_temperature(temperature)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.write(self.folder)
+        write_card(self.weights, self.folder)
+        load.cache_clear()  # the folder held other weights in the iteration before
+        sampler = require(self.model, WithWeights).with_weights(self.folder)
+        return require(sampler, Sampled).at_temperature(temperature)
+
+    def _write_adapter(self, folder: Path) -> Model | None:
+        """Write the adapter as it is now; return the sampler that serves it, or None."""
+        assert self.write_adapter is not None
+        sampler = require(self.model, WithWeights).with_adapter(self.weights, folder)
+        if sampler:
+            self.write_adapter(folder)
+        return sampler
