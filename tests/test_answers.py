@@ -9,6 +9,7 @@ import pytest
 from ponder.core import plugins
 from ponder.core.capabilities import LONG_ANSWER, grades_slowly
 from ponder.tasks import reading
+from ponder.tasks.tents.grid_text import last_grid
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_split_thinking(text, thinking, answer) -> None:
     ],
 )
 def test_last_grid(text, grid) -> None:
-    assert reading.last_grid(text) == grid
+    assert last_grid(text) == grid
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from ponder import Study, cli
 from ponder.cli import describe
-from ponder.cli.options import watch
+from ponder.cli.output import watch
 from ponder.core import plugins
 from ponder.study.study import built_in
 
@@ -206,7 +206,10 @@ def test_prepare_a_study_then_one_model(ponder, write) -> None:
 
 def test_recipes_are_commands(ponder) -> None:
     listed = ponder("prepare", "--help").stdout
-    assert [row.split()[0] for row in listed.partition("Commands:")[2].strip().splitlines()] == [
+    assert [
+        row.split()[0]
+        for row in listed.partition("Commands:")[2].partition("\n\n")[0].strip().splitlines()
+    ] == [
         "study",
         "model",
         "own_reward",

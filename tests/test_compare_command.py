@@ -133,7 +133,7 @@ def test_two_stores(ponder, write) -> None:
     ("words", "said"),
     [
         (("old", "nwe"), "this study has no model `nwe`\nhint: did you mean `new`?"),
-        (("old",), "name the model that `old` is compared with"),
+        (("old",), "name the model to compare `old` with"),
         (("old", "old"), "`old` can't be compared with itself"),
         (("--figure", "x.gif"), "--figure: a figure is a .png, .svg or .pdf file"),
         (("--disagree", "3"), "--disagree: no problem has size 3\nhint: sizes: 2, 4, 8, 16, 32"),

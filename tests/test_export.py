@@ -310,7 +310,7 @@ def test_an_export_of_a_part_says_so(write, ponder, form) -> None:
     whole = ponder("export", "s.toml", "--format", form, "--set", "problems=3")
     assert "attempts" not in whole.stderr
     part = ponder("export", "s.toml", "--format", form)
-    assert "incomplete: 6 of 100 attempts answered; to go on: ponder run s.toml" in part.stderr
+    assert "incomplete: 6 of 100 attempts answered; to resume: ponder run s.toml" in part.stderr
     assert "attempts" not in part.stdout
 
 

@@ -4,8 +4,12 @@ for a mistake.
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -13,9 +17,11 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from ponder.cli.options import Verbs, columns, command
+from ponder.cli import main
+from ponder.cli.options import Verbs, command
+from ponder.cli.output import bold, say, table
 from ponder.core import UserError
-from ponder.core.text import as_json, count, number, plain, printable
+from ponder.core.text import as_json, count, interval, number, plain, printable
 from ponder.figures import span
 
 EVIL = "a\x1b[2Jb\x9b31m\x7f\x00\r\u202eabc\u2066\u2028\ud800é\n\tend"
@@ -25,7 +31,9 @@ GOOD = 'problems = 3\n[[task]]\nname = "chain_sum"\nsize = [2, 4]\n[[model]]\nna
 
 def test_control_characters_are_shown_escaped() -> None:
     assert printable(EVIL) == SAFE
-    assert columns([["x", EVIL.partition("\n")[0]]]) == f"x  {SAFE.partition(chr(10))[0]}"
+    assert (
+        table([["x", EVIL.partition("\n")[0]]], heading=False) == f"x  {SAFE.partition(chr(10))[0]}"
+    )
     assert json.loads(as_json({"a": EVIL})) == {"a": EVIL}
     assert not re.search(
         "[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\u2028\ud800]", as_json([EVIL], indent=1)
@@ -157,7 +165,7 @@ def test_a_bug_keeps_its_traceback_and_asks_for_a_report(error) -> None:
 def test_prepare_with_nothing_to_make(ponder, write) -> None:
     result = ponder("prepare", write("s.toml", GOOD))
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "nothing to make: no model of s.toml has methods" in result.stderr
+    assert "nothing to prepare: no model of s.toml has methods" in result.stderr
 
 
 def test_an_incomplete_study_says_so(ponder, write) -> None:
@@ -176,7 +184,7 @@ def test_an_incomplete_study_says_so(ponder, write) -> None:
         "failed": 0,
     }
     assert (
-        "incomplete: 6 of 20 attempts answered; to go on: ponder run s.toml --set problems=10\n"
+        "incomplete: 6 of 20 attempts answered; to resume: ponder run s.toml --set problems=10\n"
         in part.stderr
     )
     page = Path("reports/s/report.html").read_text()
@@ -206,3 +214,80 @@ def test_a_run_that_chooses_the_sizes_asks_for_what_it_asked(ponder, write) -> N
     report = json.loads(ponder("report", "s.toml", "--json").stdout)
     assert report["complete"] is True
     assert 0 < report["asked"] == report["answered"]
+
+
+@pytest.mark.parametrize(
+    ("ends", "options", "texts"),
+    [
+        ((0.864, 0.823, 0.897), {"scale": 100}, ("86", "82", "90")),
+        ((85.21, 84.88, 85.53), {}, ("85.2", "84.9", "85.5")),
+        ((1234.5, 1180.0, 1290.0), {}, ("1,234", "1,180", "1,290")),
+        ((-0.225, -0.479, 0.07), {"scale": 100, "signed": True}, ("−22", "−48", "+7")),
+        ((53.0659, 53.0659, 53.06591), {}, ("53.07", "53.07", "53.07")),
+        ((0.00012, 0.0001, 0.00015), {}, ("0.00012", "0.00010", "0.00015")),
+        ((20.0, 12.34, math.inf), {}, ("20.0", "12.3", "?")),
+        ((None, None, None), {}, ("?", "?", "?")),
+        ((0.0, 0.0, 0.0), {}, ("0", "0", "0")),
+    ],
+)
+def test_a_number_has_the_digits_that_its_interval_supports(ends, options, texts) -> None:
+    assert interval(*ends, **options) == texts
+
+
+def test_a_table_folds_to_the_terminal(monkeypatch) -> None:
+    rows = [("model", "from", "attempts", "tokens"), ("m" * 30, "f" * 30, 1000, "9k")]
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert len(table(rows, numbers=2).splitlines()) == 2  # piped: one line per row
+    monkeypatch.setenv("COLUMNS", "70")
+    folded = table(rows, numbers=2, heading=False).splitlines()
+    assert folded[2:] == ["m" * 30 + "  " + "f" * 30, "     1,000      9k"]
+    long = table([("", "name", "words " * 30)], heading=False).splitlines()
+    assert len(long) > 2
+    assert all(len(line) <= 70 for line in long)
+    assert {line.index("words") for line in long} == {8}
+
+
+@pytest.mark.parametrize(
+    ("no_color", "terminal", "coloured"), [("", True, True), ("1", True, False), ("", False, False)]
+)
+def test_colour_is_for_terminals(monkeypatch, no_color, terminal, coloured) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: terminal)
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", no_color)
+    say({}, as_json=False, text=lambda: bold("heading") + "\x1b[31mhostile")
+    heading = "\x1b[1mheading\x1b[0m" if coloured else "heading"
+    assert stream.getvalue() == heading + "\\x1b[31mhostile\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan", "long2short"),
+        ("list",),
+        ("show", "endpoint"),
+        ("plan", "effort", "--power", "--guess", "accuracy=0.7"),
+        ("store", "check"),
+    ],
+    ids=["plan", "list", "show", "power", "store"],
+)
+def test_output_fits_eighty_columns(ponder, monkeypatch, words) -> None:
+    ponder("run", "effort", "--set", "problems=1", "task.size=16")
+    monkeypatch.setenv("COLUMNS", "80")
+    output = ponder(*words).stdout
+    assert [line for line in output.splitlines() if len(line) > 80] == []
+
+
+def test_every_command_has_an_example(ponder) -> None:
+    def commands(group: click.Group, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            if isinstance(command, click.Group):
+                yield from commands(command, (*words, name))
+            else:
+                yield (*words, name)
+
+    for words in commands(main, ()):
+        assert f"Example: ponder {words[0]}" in ponder(*words, "--help").stdout, words

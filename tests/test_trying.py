@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ponder import Study
-from ponder.cli.model_option import model_table
+from ponder.cli.options import model_table
 from ponder.core import UserError
 from ponder.tasks.gpqa import Gpqa
 from ponder.tasks.math500 import Math500
@@ -60,7 +60,7 @@ def test_every_answer_is_shown_as_it_was_read(ponder, sums) -> None:
         "problem 3, unparsed: no answer. The reply ends:\n    (an empty reply)\n" in result.stdout
     )
     assert result.stdout.splitlines()[-1].startswith(
-        "replies on math500: pass@1 25.0% [1.6%, 86.9%], 22 output tokens"
+        "replies on math500: pass@1 25 % [2, 87], 22 output tokens"
     )
     assert result.stdout.rstrip().endswith(
         "4 attempts at 4 problems, 1 unparsed, 1 truncated, 1 failed"

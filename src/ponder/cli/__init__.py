@@ -1,8 +1,8 @@
-"""The command line: `ponder VERB`. Data goes to stdout, everything else to stderr; a user's mistake
-exits with code 2.
+"""The command line, `ponder COMMAND`: results to stdout, the rest to stderr, mistakes exit with 2.
 
-One file per group of verbs: `study`, `view`, `trying`, `importing`, `store`, `prepare`, `trace`,
-`plugin`. They import what they need when called, so that `ponder list` starts fast.
+Each file holds a group of commands: `study`, `compare`, `trying`, `prepare`, `store`, `trace`,
+`plugin`. `options` and `output` hold what they share. Commands import what they need when they are
+called, so that `ponder list` starts fast.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import click
 
 from ponder import __version__
-from ponder.cli import compare, importing, plugin, prepare, store, study, trace, trying, view
+from ponder.cli import compare, plugin, prepare, store, study, trace, trying
 from ponder.cli.options import Verbs
 
 __all__ = ["main"]
@@ -37,12 +37,25 @@ def main() -> None:
     """
 
 
-for _verb in (
-    *(plugin.list_, plugin.show, trying.try_),
-    *(study.plan, study.run, study.regrade, study.report, view.view, compare.compare),
-    *(study.export, importing.import_, prepare.prepare),
+for _command in (
+    plugin.list_,
+    plugin.show,
+    trying.try_,
+    study.plan,
+    study.run,
+    study.regrade,
+    study.report,
+    study.view,
+    compare.compare,
+    study.export,
+    study.import_,
+    prepare.prepare,
     store.store,
-    *(trace.score, trace.select),
-    *(plugin.serve, plugin.new, plugin.check, plugin.completion),
+    trace.score,
+    trace.select,
+    plugin.serve,
+    plugin.new,
+    plugin.check,
+    plugin.completion,
 ):
-    main.add_command(_verb)
+    main.add_command(_command)

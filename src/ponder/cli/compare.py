@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import click
 
 from ponder.cli import complete
-from ponder.cli.model_option import load
-from ponder.cli.options import FILE, columns, command, say, study_options, tell
+from ponder.cli.options import FILE, command, load, study_options
+from ponder.cli.output import bold, say, table, tell, wrap
 from ponder.core import UserError
-from ponder.core.text import number
+from ponder.core.text import count, interval
 
 if TYPE_CHECKING:
-    from ponder.core import Outcome, Prices, Records, Tables
+    from ponder.core import Attempt, Outcome, Prices, Records, Tables
     from ponder.results.results import Results
     from ponder.results.study import Study
     from ponder.study.cell import StudyCell
+
+# The outcomes of A and of B on each task, by the task's label.
+Pairs: TypeAlias = "dict[str, tuple[list[Outcome], list[Outcome]]]"
+FRACTION = click.FloatRange(0, 1, min_open=True, max_open=True)
+LONGEST = 600  # characters of a text that --disagree prints; --json has all of it
 
 
 class Model(NamedTuple):
@@ -31,98 +36,119 @@ class Model(NamedTuple):
 
     @property
     def prices(self) -> Prices | None:
-        """None too if a method asks another model, whose part of the cost outcomes don't hold."""
-        return None if any(cell.asks() for cell in self.cells) else self.cells[0].model.prices
+        """The model's prices; None if a method asks another model, whose cost outcomes lack."""
+        if any(cell.asks() for cell in self.cells):
+            return None
+        return self.cells[0].model.prices
 
 
-@click.command()
+@click.command(epilog="Example: ponder compare long2short long 'long + length_rl'")
 @study_options
 @click.argument("a", required=False)
 @click.argument("b", required=False)
-@click.option("--margin", type=click.FloatRange(0, 1, True, True), default=0.03, show_default=True,
-              help="The loss of accuracy that is tolerable, as a fraction.")  # fmt: skip
-@click.option("--tokens", type=click.Choice(["auto", "output", "thinking", "answer"]), default="auto",
-              show_default=True, help="Which to count; auto: thinking if both report it, else output.")  # fmt: skip
+@click.option(
+    "--margin",
+    type=FRACTION,
+    default=0.03,
+    show_default=True,
+    help="Tolerable loss of accuracy, as a fraction.",
+)
+@click.option(
+    "--tokens",
+    type=click.Choice(["auto", "output", "thinking", "answer"]),
+    default="auto",
+    show_default=True,
+    help="Tokens to count; auto: thinking if both report it, else output.",
+)
 @click.option(
     "--b-study",
     metavar="STUDY",
     shell_complete=complete.studies,
-    help="Where B is, if not in STUDY.",
+    help="Study of B, if it is another one.",
 )
+@click.option("--b-store", type=FILE, help="Store of B.  [default: that of --store]")
+@click.option("--figure", type=FILE, help="Draw differences by size to a .png, .svg or .pdf file.")
 @click.option(
-    "--b-store",
-    type=FILE,
-    help="The file that holds the attempts of B.  [default: that of --store]",
+    "--disagree",
+    type=int,
+    metavar="SIZE",
+    help="Show the attempts at the problems of a size that only one got right.",
 )
-@click.option(
-    "--figure", type=FILE, help="Draw differences by size to this file: .png, .svg or .pdf."
-)
-@click.option("--disagree", type=int, metavar="SIZE",
-              help="Show the attempts at the problems of this size that only one of them got right.")  # fmt: skip
 def compare(
-    study: str, store: Path, settings: tuple[str, ...], models: tuple[str, ...], as_json: bool,
-    a: str | None, b: str | None, margin: float, tokens: Any, b_study: str | None, b_store: Path | None,
-    figure: Path | None, disagree: int | None,
-) -> None:  # fmt: skip
+    study: str,
+    store: Path,
+    settings: tuple[str, ...],
+    models: tuple[str, ...],
+    as_json: bool,
+    a: str | None,
+    b: str | None,
+    margin: float,
+    tokens: Any,
+    b_study: str | None,
+    b_store: Path | None,
+    figure: Path | None,
+    disagree: int | None,
+) -> None:
     """Compare two models of STUDY on the problems that both answered.
 
-    A is the reference, B is compared with it: B less A, or B over A, each with an interval, a
-    p-value, and that corrected for all of them. A and B are labels as `ponder plan` prints them;
-    they may be left out if the study has two models. All training seeds of a variant count
-    together; with its seed, one is meant. With --b-study and --b-store, B comes from another study
-    or another store: problems are matched by their content.
+    A is the reference: each row shows B − A or B / A with an interval, a p-value, and a p-value
+    adjusted for all rows. A and B are labels as `ponder plan` prints them; they may be left out if
+    the study has two models. A label without a training seed stands for all seeds of the variant.
+    With --b-study and --b-store, B comes from another study or another store: problems are matched
+    by their content.
     """
     if figure and figure.suffix not in (".png", ".svg", ".pdf"):
         raise UserError(f"a figure is a .png, .svg or .pdf file, not `{figure}`", where="--figure")
-    loaded = load(study, settings, models)
-    other = load(b_study, (), ()) if b_study else loaded
-    results_a, results_b = loaded.results(store), other.results(b_store or store)
-    a, b = _two(
-        results_a.study, results_b.study, a, b, same=b_study is None and b_store in (None, store)
-    )
+    study_a = load(study, settings, models)
+    study_b = load(b_study, (), ()) if b_study else study_a
+    store_b = b_store or store
+    results_a = study_a.results(store)
+    results_b = study_b.results(store_b)
+    same = b_study is None and b_store in (None, store)
+    a, b = _labels(results_a.study, results_b.study, a, b, same=same)
     run_a = command("run", study, settings, store, models)
-    run_b = (
-        command("run", b_study, (), b_store or store)
-        if b_study
-        else command("run", study, settings, b_store or store, models)
-    )
-    first, second = _model(results_a, a, run_a), _model(results_b, b, run_b)
+    run_b = command("run", study, settings, store_b, models)
+    if b_study:
+        run_b = command("run", b_study, (), store_b)
+    first = _model(results_a, a, run_a)
+    second = _model(results_b, b, run_b)
     tasks = _by_task(first, second)
-    elsewhere = [
-        *(("--b-study", b_study) if b_study else ()),
-        *(("--b-store", str(b_store)) if b_store else ()),
-    ]
-    again = command("compare", study, settings, store, models, (a, b, *elsewhere))
     if disagree is not None:
-        from ponder.cli.disagreements import disagreements, disagreements_text
-
-        found = disagreements(first, second, tasks, disagree)
-        say(found, as_json, lambda: disagreements_text(found, disagree))
+        records = disagreements(first, second, tasks, disagree)
+        say(records, as_json, lambda: disagreements_text(records, disagree))
         return
-    if loaded.stop or other.stop:
+    if study_a.stop or study_b.stop:
         tell(
-            "ADAPTIVE RUN: these intervals are those of a fixed number of problems; `ponder run` prints the valid one"
+            "this was an adaptive run: the intervals below assume a fixed number of problems; "
+            "`ponder run` prints the valid ones"
         )
     tables = _tables(first, second, tasks, margin, tokens)
     if figure:
         _draw(tables, figure)
-    say(tables, as_json, lambda: text(tables, f"{again} --disagree SIZE"))
+    arguments = [a, b]
+    if b_study:
+        arguments += ["--b-study", b_study]
+    if b_store:
+        arguments += ["--b-store", str(b_store)]
+    this_command = command("compare", study, settings, store, models, arguments)
+    say(tables, as_json, lambda: text(tables, f"{this_command} --disagree SIZE"))
 
 
-def _two(
+def _labels(
     study: Study, other: Study, a: str | None, b: str | None, *, same: bool
 ) -> tuple[str, str]:
-    """The labels, or the study's two models."""
-    known = list(dict.fromkeys(cell.label.variant for cell in study.cells))
-    others = list(dict.fromkeys(cell.label.variant for cell in other.cells))
-    if a is None and same and len(known) == 2:
-        a, b = known
-    elif a is None and not same and len(known) == len(others) == 1:
-        a, b = known[0], others[0]
+    """Return the labels of A and B: those given, or the study's two models."""
+    variants = list(dict.fromkeys(cell.label.variant for cell in study.cells))
+    other_variants = list(dict.fromkeys(cell.label.variant for cell in other.cells))
+    if a is None and same and len(variants) == 2:
+        a, b = variants
+    elif a is None and not same and len(variants) == len(other_variants) == 1:
+        a = variants[0]
+        b = other_variants[0]
     if a is None or b is None:
-        what = "name two models" if a is None else f"name the model that `{a}` is compared with"
-        listed = ", ".join(f"`{name}`" for name in dict.fromkeys([*known, *others]))
-        raise UserError(f"{what}: ponder compare STUDY A B", hint=f"known: {listed}")
+        missing = "name two models" if a is None else f"name the model to compare `{a}` with"
+        names = ", ".join(f"`{name}`" for name in dict.fromkeys([*variants, *other_variants]))
+        raise UserError(f"{missing}: ponder compare STUDY A B", hint=f"known: {names}")
     if same and a == b:
         raise UserError(
             f"`{a}` can't be compared with itself",
@@ -142,217 +168,291 @@ def _model(results: Results, label: str, run: str) -> Model:
         cells = cells_called(results.cells, "model", label)
     else:
         raise unknown_name(study_cells, "model", label)
-    chosen = set(cells)
-    outcomes = [o for o in results.outcomes if o.cell in chosen]
-    if not any(o.answered for o in outcomes):
+    of_model = set(cells)
+    outcomes = [outcome for outcome in results.outcomes if outcome.cell in of_model]
+    if not any(outcome.answered for outcome in outcomes):
         raise UserError(f"{results.store} has no answers of `{label}`", hint=f"run it first: {run}")
     return Model(label, cells, results.store, outcomes)
 
 
-def _by_task(first: Model, second: Model) -> dict[str, tuple[list[Outcome], list[Outcome]]]:
-    """The outcomes of both, by task: the tasks that both were asked, or the only ones that they
-    have.
-    """
+def _by_task(first: Model, second: Model) -> Pairs:
+    """Return the outcomes of both by task: the tasks of both, or the only task of each."""
     from ponder.study.labels import task_labels
 
-    names = [task_labels(model.outcomes) for model in (first, second)]
-    common = [task for task in names[0] if task in names[1]]
-    if not common and len(names[0]) == len(names[1]) == 1:
-        return {next(iter(names[0].values())): (first.outcomes, second.outcomes)}
+    names_a = task_labels(first.outcomes)
+    names_b = task_labels(second.outcomes)
+    common = [task for task in names_a if task in names_b]
+    if not common and len(names_a) == len(names_b) == 1:
+        (name,) = names_a.values()
+        return {name: (first.outcomes, second.outcomes)}
     if not common:
-        asked = [", ".join(of_model.values()) for of_model in names]
-        what = f"`{first.label}` was asked {asked[0]}, and `{second.label}` {asked[1]}"
-        raise UserError(what, hint="compare models that were asked the same task")
-    tasks: dict[str, tuple[list[Outcome], list[Outcome]]] = {
-        names[0][task]: ([], []) for task in common
-    }
-    for side, model in enumerate((first, second)):
-        for o in model.outcomes:
-            if o.cell.task_key in common:
-                tasks[names[0][o.cell.task_key]][side].append(o)
-    for of_model, model in zip(names, (first, second), strict=True):
-        if left := [name for task, name in of_model.items() if task not in common]:
-            tell(f"LEFT OUT: {', '.join(left)}, which only `{model.label}` was asked")
-    return tasks
+        raise UserError(
+            f"`{first.label}` was asked {', '.join(names_a.values())}, "
+            f"and `{second.label}` {', '.join(names_b.values())}",
+            hint="compare models that were asked the same task",
+        )
+    pairs: Pairs = {}
+    for task in common:
+        of_a = [outcome for outcome in first.outcomes if outcome.cell.task_key == task]
+        of_b = [outcome for outcome in second.outcomes if outcome.cell.task_key == task]
+        pairs[names_a[task]] = (of_a, of_b)
+    for names, model in ((names_a, first), (names_b, second)):
+        unmatched = [name for task, name in names.items() if task not in common]
+        if unmatched:
+            tell(f"left out: {', '.join(unmatched)}, which only `{model.label}` was asked")
+    return pairs
 
 
-def _tables(
-    first: Model,
-    second: Model,
-    tasks: dict[str, tuple[list[Outcome], list[Outcome]]],
-    margin: float,
-    tokens: Any,
-) -> Tables:
+def _tables(first: Model, second: Model, tasks: Pairs, margin: float, tokens: Any) -> Tables:
+    """Return every number of the comparison, as the figure `compare` draws it."""
     from ponder.figures._units import token_columns, token_kind
     from ponder.figures.compare import compared_tables
     from ponder.stats.compare import compare_tasks
 
-    every = [
-        o._replace(label=replace(o.label, model=side))
-        for pair in tasks.values()
-        for side, part in zip("AB", pair, strict=True)
-        for o in part
-    ]
-    prices = first.prices, second.prices
+    outcomes = []
+    for of_a, of_b in tasks.values():
+        for side, side_outcomes in (("A", of_a), ("B", of_b)):
+            for outcome in side_outcomes:
+                outcomes.append(outcome._replace(label=replace(outcome.label, model=side)))
+    prices = (first.prices, second.prices)
     if prices[0] and prices[1] and prices[0].currency != prices[1].currency:
-        prices = None, None
-    results = compare_tasks(list(tasks.values()), margin, token_kind(every, tokens), prices)
+        prices = (None, None)
+    kind = token_kind(outcomes, tokens)
+    results = compare_tasks(list(tasks.values()), margin, kind, prices)
     if not any(results):
-        what = f"`{first.label}` and `{second.label}` answered no problem in common"
-        hint = "give both the same task, sizes, `seed` and `problems`; problems are matched by their content"
-        raise UserError(what, hint=hint)
-    names = first.label, second.label
+        raise UserError(
+            f"`{first.label}` and `{second.label}` answered no problem in common",
+            hint="give both the same task, sizes, `seed` and `problems`; "
+            "problems are matched by their content",
+        )
+    names = (first.label, second.label)
     if first.label == second.label:
-        names = f"{first.label} in {first.store}", f"{second.label} in {second.store}"
+        names = (f"{first.label} in {first.store}", f"{second.label} in {second.store}")
     tables = compared_tables(names, tasks, results)
-    for panel in tables["panels"]:
-        panel.update(token_columns(every, tokens))
     currency = prices[0].currency if prices[0] else ""
-    tables["comparisons"] = [{**record, "currency": currency} for record in tables["comparisons"]]
+    for panel in tables["panels"]:
+        panel.update(token_columns(outcomes, tokens))
+    for record in tables["comparisons"]:
+        record["currency"] = currency
     return tables
 
 
 def _draw(tables: Tables, path: Path) -> None:
+    """Draw the comparison by size to a file."""
     from ponder.figures.compare import compared_chart
     from ponder.results.charts import draw
 
     chart = draw("compare", compared_chart(tables).to_dict())
+    contents = {".png": chart.png, ".svg": chart.svg.encode(), ".pdf": chart.pdf}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(
-        {".png": chart.png, ".svg": chart.svg.encode(), ".pdf": chart.pdf}[path.suffix]
-    )
+    path.write_bytes(contents[path.suffix])
     tell(f"drawn: {path}")
 
 
 def text(tables: Tables, show: str) -> str:
-    """For each task the rows, what is left out, the sizes, and the verdict."""
+    """Return for each task the table of quantities, notes, the table by size, and the verdict.
+
+    `show` is the command that prints the attempts on which A and B disagree.
+    """
     from ponder.figures._units import TITLES, token_findings
     from ponder.figures.compare import in_common
     from ponder.stats.columns import FEWEST_PAIRS
 
     first = tables["comparisons"][0]
-    parts = [f"A: {first['a']}\nB: {first['b']}", *token_findings(tables["panels"])]
+    paragraphs = [f"A: {first['a']}\nB: {first['b']}", *token_findings(tables["panels"])]
     for record, panel in zip(tables["comparisons"], tables["panels"], strict=True):
-        rows, sizes, omitted = (
-            [r for r in tables[name] if r["task"] == record["task"]]
-            for name in ("rows", "sizes", "omitted")
-        )
-        head = ("", "A", "B", "B less A, or B over A", "p", "corrected")
-        lines = [_row(r, record["currency"], few=record["problems"] < FEWEST_PAIRS) for r in rows]
-        parts.append(f"{record['task']}: {in_common(record)}; {TITLES[panel['token_kind']]}")
-        parts.append(columns([head, *lines], numbers=2))
-        notes = [f"{r['quantity']}: {r['note']}" for r in rows if r["note"]]
-        notes += [f"no {r['quantity']}: {r['why']}" for r in omitted]
+        task = record["task"]
+        rows = [row for row in tables["rows"] if row["task"] == task]
+        sizes = [row for row in tables["sizes"] if row["task"] == task]
+        omitted = [row for row in tables["omitted"] if row["task"] == task]
+        lines: list[tuple[str, ...]] = [("", "A", "B", "B − A or B / A", "p", "adjusted p")]
+        for row in rows:
+            few = record["problems"] < FEWEST_PAIRS
+            lines.append(_quantity(row, record["currency"], few=few))
+        notes = [f"{row['quantity']}: {row['note']}" for row in rows if row["note"]]
+        notes += [f"no {row['quantity']}: {row['why']}" for row in omitted]
+        counted = f"{in_common(record)}; {TITLES[panel['token_kind']]}"
+        paragraphs.append(wrap(f"{bold(task)}: {counted}"))
+        paragraphs.append(table(lines, numbers=3))
         if notes:
-            parts.append("\n".join(notes))
-        parts.append(
-            _sizes(
-                sizes,
-                show,
-                int(max(record["attempts_a"], record["attempts_b"])) > record["problems"],
-            )
-        )
-        parts.append(f"{record['sentence']}.")
-    return "\n\n".join(parts)
+            paragraphs.append("\n".join(wrap(note, indent="  ") for note in notes))
+        paragraphs.append(_sizes(sizes, show))
+        paragraphs.append(bold(wrap(f"{record['sentence']}.")))
+    return "\n\n".join(paragraphs)
 
 
-def _row(r: dict[str, Any], currency: str, *, few: bool) -> tuple[str, ...]:
-    """Return a quantity as the cells of the table; without an interval and p-values if there are
-    too few problems.
-    """
-
-    def form(value: float | None) -> str:
-        if value is None:
-            return "?"
-        if r["quantity"] == "accuracy":
-            return f"{100 * value:.1f}"
-        return (
-            f"{value:.4g}"
-            if r["quantity"].startswith("money")
-            else f"{value:,.3g}"
-            if value < 100
-            else f"{value:,.0f}"
-        )
-
-    def estimate(side: str) -> str:
-        value, low, high = (form(r[f"{side}{end}"]) for end in ("", "_low", "_high"))
-        unit = " %" if r["quantity"] == "accuracy" else ""
-        return f"{value}{unit} [{low}, {high}]"
-
-    name = (
-        r["quantity"] if not r["quantity"].startswith("money") else f"{currency} per right answer"
-    )
-    sides = (name, estimate("a"), estimate("b"))
+def _quantity(row: dict[str, Any], currency: str, *, few: bool) -> tuple[str, ...]:
+    """Return a quantity as the cells of the table; without an effect if problems are too few."""
+    name = row["quantity"]
+    if name.startswith("money"):
+        name = f"{currency} per right answer"
+    a = _estimate(row, "a")
+    b = _estimate(row, "b")
     if few:
-        return *sides, "–", "–", "–"
-    return *sides, effect(r), small(r["p_value"]), small(r["q_value"])
+        return name, a, b, "–", "–", "–"
+    return name, a, b, effect(row), small(row["p_value"]), small(row["q_value"])
 
 
-def effect(r: dict[str, Any]) -> str:
-    from ponder.figures._variants import points
-
-    if not r["is_ratio"]:
-        return points(r, "effect")
-    ends = (r[f"effect{end}"] for end in ("", "_low", "_high"))
-    value, low, high = (
-        "?" if end is None else f"{end:.3f}" if end < 10 else number(end) for end in ends
+def _estimate(row: dict[str, Any], side: str) -> str:
+    """Return the estimate of A or B with its interval."""
+    percent = row["quantity"] == "accuracy"
+    value, low, high = interval(
+        row[side], row[f"{side}_low"], row[f"{side}_high"], scale=100 if percent else 1
     )
-    return f"× {value} [{low}, {high}]"
+    unit = " %" if percent else ""
+    return f"{value}{unit} [{low}, {high}]"
+
+
+def effect(row: dict[str, Any]) -> str:
+    """Return the difference or the ratio of B and A with its interval."""
+    ends = (row["effect"], row["effect_low"], row["effect_high"])
+    if row["is_ratio"]:
+        value, low, high = interval(*ends)
+        return f"× {value} [{low}, {high}]"
+    value, low, high = interval(*ends, scale=100, signed=True)
+    return f"{value} points [{low}, {high}]"
 
 
 def small(p: float | None) -> str:
-    return "?" if p is None else "< 0.001" if p < 0.001 else f"{p:.2g}"
+    """Return a p-value."""
+    if p is None:
+        return "?"
+    if p < 0.001:
+        return "< 0.001"
+    return f"{p:.2g}"
 
 
-def _sizes(sizes: Records, show: str, several: bool) -> str:
-    """The table by size, and how to see what it counts."""
+def _sizes(sizes: Records, show: str) -> str:
+    """Return the table by size, and the command that shows the problems it counts."""
     from ponder.stats.columns import FEWEST_PAIRS
 
-    word = "more often right" if several else "alone right"
-    head = (
-        "size",
-        "problems",
-        "A",
-        "B",
-        "B less A, points",
-        "tokens, B over A",
-        f"A {word}",
-        f"B {word}",
-    )
-    rows = []
-    for r in sizes:
+    rows: list[tuple[Any, ...]] = [
+        ("size", "problems", "A", "B", "B − A", "tokens, B / A", "A wins", "B wins")
+    ]
+    for row in sizes:
+        difference = (row["difference"], row["difference_low"], row["difference_high"])
+        value, low, high = interval(*difference, scale=100, signed=True)
+        points = value
+        if row["problems"] >= FEWEST_PAIRS:
+            points = f"{value} [{low}, {high}]"
         ratio = "–"
-        if r["ratio"] is not None:
-            low, high = (
-                "?" if r[e] is None else f"{r[e]:.2f}" for e in ("ratio_low", "ratio_high")
+        if row["ratio"] is not None:
+            value, low, high = interval(row["ratio"], row["ratio_low"], row["ratio_high"])
+            ratio = f"× {value} [{low}, {high}]"
+            if row["extrapolated"]:
+                ratio += " *"
+        accuracies = (f"{row['a']:.0%}", f"{row['b']:.0%}")
+        size = f"{row['size']:g}"
+        wins = (row["only_a"], row["only_b"])
+        rows.append((size, row["problems"], *accuracies, points, ratio, *wins))
+    lines = [table(rows, numbers=8)]
+    if any(row["extrapolated"] for row in sizes if row["ratio"] is not None):
+        lines.append("*: extrapolated from the other sizes")
+    if any(row["only_a"] + row["only_b"] for row in sizes):
+        lines.append(wrap("wins: problems that one model got right more often than the other"))
+        lines.append(f"to see those attempts: {show}")
+    return "\n".join(lines)
+
+
+def disagreements(first: Model, second: Model, tasks: Pairs, size: int) -> list[dict[str, Any]]:
+    """Return a record per problem of a size that one model got right more often than the other."""
+    records = []
+    sizes = set()
+    for task, (of_a, of_b) in tasks.items():
+        sizes |= {outcome.size for outcome in of_a}
+        rates_a = _rates(of_a, size)
+        rates_b = _rates(of_b, size)
+        common = sorted(rates_a.keys() & rates_b.keys())
+        differing = [problem for problem in common if rates_a[problem] != rates_b[problem]]
+        attempts_a = _attempts(first, of_a, size, set(differing))
+        attempts_b = _attempts(second, of_b, size, set(differing))
+        for problem in differing:
+            records.append(
+                {
+                    "task": task,
+                    "size": size,
+                    "problem": problem,
+                    "right": "A" if rates_a[problem] > rates_b[problem] else "B",
+                    "a": attempts_a[problem],
+                    "b": attempts_b[problem],
+                }
             )
-            ratio = f"× {r['ratio']:.2f} [{low}, {high}]" + (
-                " extrapolated" if r["extrapolated"] else ""
-            )
-        apart = [_points(r[f"difference{end}"]) for end in ("", "_low", "_high")]
-        difference = apart[0]
-        if r["problems"] >= FEWEST_PAIRS:
-            difference = f"{apart[0]} [{apart[1]}, {apart[2]}]"
-        own = [f"{r[side]:.0%}" for side in "ab"]
-        rows.append(
-            (
-                f"{r['size']:g}",
-                r["problems"],
-                *own,
-                difference,
-                ratio,
-                r["only_a"],
-                r["only_b"],
-            )
+    if size not in sizes:
+        raise UserError(
+            f"no problem has size {size}",
+            where="--disagree",
+            hint=f"sizes: {', '.join(map(str, sorted(sizes)))}",
         )
-    table = columns([head, *rows], numbers=8)
-    return (
-        f"{table}\nto see those attempts: {show}"
-        if any(r["only_a"] + r["only_b"] for r in sizes)
-        else table
-    )
+    return records
 
 
-def _points(fraction: float) -> str:
-    whole = round(100 * fraction)
-    return f"{whole:+d}".replace("-", "−") if whole else "0"
+def _rates(outcomes: list[Outcome], size: int) -> dict[str, float]:
+    """Return the fraction of correct samples of each problem of a size."""
+    correct: dict[str, list[bool]] = {}
+    for outcome in outcomes:
+        if outcome.size == size and outcome.answered:
+            correct.setdefault(outcome.problem, []).append(outcome.correct)
+    return {problem: sum(samples) / len(samples) for problem, samples in correct.items()}
+
+
+def _attempts(
+    model: Model, outcomes: list[Outcome], size: int, problems: set[str]
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the texts of a model's attempts at some problems, by problem."""
+    from ponder.store.store import Store
+
+    texts: dict[str, list[dict[str, Any]]] = {problem: [] for problem in problems}
+    cells_of_task = {outcome.cell for outcome in outcomes}
+    with Store(model.store) as store:
+        for cell in model.cells:
+            if cell.size != size or cell not in cells_of_task:
+                continue
+            for stored in store.attempts(cell):
+                attempt = stored.attempt
+                if attempt.problem.id in problems and attempt.ended != "failed":
+                    texts[attempt.problem.id].append(_attempt_json(attempt, cell.label.model))
+    return texts
+
+
+def _attempt_json(attempt: Attempt, model: str) -> dict[str, Any]:
+    thinking = [completion.thinking for completion in attempt.completions if completion.thinking]
+    return {
+        "model": model,
+        "sample": attempt.sample,
+        "ended": attempt.ended,
+        "why": attempt.why,
+        "thinking_tokens": attempt.bill.thinking_tokens,
+        "answer_tokens": attempt.bill.answer_tokens,
+        "question": attempt.problem.turns[-1],
+        "thinking": "\n".join(thinking),
+        "answer": attempt.completions[-1].answer if attempt.completions else "",
+    }
+
+
+def disagreements_text(records: list[dict[str, Any]], size: int) -> str:
+    """Return the attempts that `disagreements` returned, each with the end of its answer."""
+    problems = count(len(records), "problem")
+    paragraphs = [f"{problems} of size {size} that one got right more often than the other"]
+    for record in records:
+        attempts = [("A", attempt) for attempt in record["a"]]
+        attempts += [("B", attempt) for attempt in record["b"]]
+        heading = f"{record['task']}, problem {record['problem']}: {record['right']} is right"
+        lines = [bold(heading), _cut(attempts[0][1]["question"])]
+        for side, attempt in attempts:
+            ended = attempt["ended"]
+            if attempt["why"]:
+                ended += f": {attempt['why']}"
+            tokens = attempt["thinking_tokens"] + attempt["answer_tokens"]
+            lines.append(f"{side} {attempt['model']}, {ended}, {tokens:,} tokens")
+            lines.append(_cut(attempt["answer"]))
+        paragraphs.append("\n".join(lines))
+    return "\n\n".join(paragraphs)
+
+
+def _cut(text: str) -> str:
+    """Return a text that fits on a screen. A long one keeps its end, where the answer is."""
+    if len(text) > LONGEST:
+        start = text[: LONGEST // 3]
+        end = text[-(LONGEST - len(start)) :]
+        text = f"{start} … ({len(text):,} characters; --json has all) … {end}"
+    return "\n".join(f"    {line}" for line in text.splitlines())

@@ -1,13 +1,13 @@
-"""What the shell completes: studies, kinds, plugins and files.
+"""Completions in the shell: studies, kinds, plugins and files.
 
-Nothing is imported, so that a key press costs 0.1 s.
+No plugin is imported, so that a key press costs 0.1 s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from click.shell_completion import CompletionItem
 
@@ -16,29 +16,34 @@ if TYPE_CHECKING:
 
 
 def _starting(incomplete: str, words: Iterable[str] | dict[str, str]) -> list[CompletionItem]:
-    """The words that begin so, each with what it is."""
-    about = words if isinstance(words, dict) else dict.fromkeys(words)
-    return [CompletionItem(word, help=about[word]) for word in about if word.startswith(incomplete)]
+    """Return the words with this beginning; a dict also has a description of each."""
+    summaries = words if isinstance(words, dict) else dict.fromkeys(words)
+    items = []
+    for word, summary in summaries.items():
+        if word.startswith(incomplete):
+            items.append(CompletionItem(word, help=summary))
+    return items
 
 
 def _files(incomplete: str, ending: str) -> list[CompletionItem]:
-    """Files with an ending, and the folders on the way to them."""
-    folder, part = incomplete.rpartition("/")[::2]
-    folder += "/" if "/" in incomplete else ""
+    """Return the files with an ending, and the folders on the way to them."""
+    folder, slash, start = incomplete.rpartition("/")
+    folder += slash
     try:
         entries = sorted(Path(folder).iterdir())
     except OSError:
         return []
-    shown = [
-        entry
-        for entry in entries
-        if entry.name.startswith(part) and (part or not entry.name.startswith("."))
-    ]
-    folders = [f"{folder}{entry.name}/" for entry in shown if incomplete and entry.is_dir()]
-    files = [
-        f"{folder}{entry.name}" for entry in shown if entry.suffix == ending and entry.is_file()
-    ]
-    return [CompletionItem(name) for name in (*folders, *files)]
+    folders = []
+    files = []
+    for entry in entries:
+        hidden = entry.name.startswith(".") and not start
+        if hidden or not entry.name.startswith(start):
+            continue
+        if incomplete and entry.is_dir():
+            folders.append(CompletionItem(f"{folder}{entry.name}/"))
+        elif entry.suffix == ending and entry.is_file():
+            files.append(CompletionItem(f"{folder}{entry.name}"))
+    return [*folders, *files]
 
 
 def studies(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -46,7 +51,7 @@ def studies(_: click.Context, __: click.Parameter, incomplete: str) -> list[Comp
 
 
 def study_names(incomplete: str) -> list[CompletionItem]:
-    """Return the built-in studies and study files that begin so."""
+    """Return the built-in studies and study files with this beginning."""
     from ponder.study.study import built_in
 
     return [*_starting(incomplete, built_in()), *_files(incomplete, ".toml")]
@@ -79,37 +84,35 @@ def rewards(_: click.Context, __: click.Parameter, incomplete: str) -> list[Comp
 def plugins_and_studies(
     ctx: click.Context, _: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """For `show`: a name or a kind, then a name of that kind."""
-    return _named(ctx.params.get("words"), incomplete, "studies")
+    """Complete the words of `show`: a name, or a kind and then a name of that kind."""
+    return _names(ctx.params.get("words"), incomplete, with_studies=True)
 
 
 def plugins_alone(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """For `check`: the same without studies."""
-    return _named(ctx.params.get("words"), incomplete, "plugins")
+    """Complete the words of `check`, which takes no studies."""
+    return _names(ctx.params.get("words"), incomplete, with_studies=False)
 
 
-def _named(
-    words: tuple[str, ...] | None, incomplete: str, also: Literal["studies", "plugins"]
+def _names(
+    words: tuple[str, ...] | None, incomplete: str, *, with_studies: bool
 ) -> list[CompletionItem]:
+    """Return the names with this beginning, of the kind in `words` or of all kinds."""
     from ponder.core import plugins
     from ponder.study.study import built_in
 
-    listed = {kind: plugins.names(kind) for kind in plugins.KINDS} | (
-        {"studies": built_in()} if also == "studies" else {}
-    )
+    summaries = {kind: plugins.names(kind) for kind in plugins.KINDS}
+    if with_studies:
+        summaries["studies"] = built_in()
     if words:
-        kind = plugins.kind_of(words[0])
-        return _starting(incomplete, listed.get(kind, {})) if kind else []
-    singular = {
-        ("study" if kind == "studies" else plugins.KINDS[kind].singular): "a kind"
-        for kind in listed
-    }
-    names = {name: about for kind in reversed(listed) for name, about in listed[kind].items()}
-    files = [
-        *_files(incomplete, ".py"),
-        *(_files(incomplete, ".toml") if also == "studies" else []),
-    ]
-    return [
-        *_starting(incomplete, singular | names),
-        *{item.value: item for item in files}.values(),
-    ]
+        of_kind = plugins.kind_of(words[0])
+        return _starting(incomplete, summaries.get(of_kind or "", {}))
+    choices = {kind.singular: "a kind" for kind in plugins.KINDS.values()}
+    if with_studies:
+        choices["study"] = "a kind"
+    for of_kind in reversed(summaries):  # where two share a name, the first kind's summary stays
+        choices |= summaries[of_kind]
+    files = _files(incomplete, ".py")
+    if with_studies:
+        files += _files(incomplete, ".toml")
+    distinct_files = {item.value: item for item in files}  # both list the folders
+    return [*_starting(incomplete, choices), *distinct_files.values()]

@@ -1,7 +1,7 @@
-"""What `ponder show` prints about a plugin or a study.
+"""What `ponder show` prints about a plugin or a study, and docs/reference about every plugin.
 
-A plugin's settings are its dataclass fields; the comment beside a field is its documentation.
-Fields that Ponder sets itself, whose type no TOML value has, are not listed.
+A plugin's settings are its dataclass fields; the comment above or beside a field is its
+documentation. Fields that Ponder sets itself, whose type no TOML value has, are not listed.
 """
 
 from __future__ import annotations
@@ -9,38 +9,42 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import io
 import re
 import textwrap
+import tokenize
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from ponder.cli.comments import comments
-from ponder.cli.options import columns
+from ponder.cli.output import bold, reflow, table
 from ponder.core import EnvVar, Plugin, Prices, Task, UserError, plugins
 from ponder.core.settings import assign, build, toml
 from ponder.study.study import BUILT_IN, StudySpec, built_in
 
-# types that have another name in a study than in Python
+# Types that have another name in a study than in Python.
 NAMES = {Path: "path", EnvVar: '"$NAME"', Prices: "table"}
 
 
 def named(words: Sequence[str], verb: str) -> tuple[str, str]:
-    """The kind ("" if it isn't given) and name in `NAME`, `KIND NAME` or `KIND/NAME`."""
+    """Return the kind and the name in `NAME`, `KIND NAME` or `KIND/NAME`; "" for no kind."""
     if len(words) > 2:
         raise UserError(
             f"expected a name, or a kind and a name, not {len(words)} words",
             hint=f"ponder {verb} policy oracle",
         )
-    word, name = words if len(words) == 2 else words[0].rpartition("/")[::2]
-    if len(words) == 1 and (name.endswith((".py", ".toml")) or not word):
-        return "", words[0]  # a file, or a name alone
-    kind = plugins.kind_of(word)
+    if len(words) == 2:
+        noun, name = words
+    else:
+        noun, _, name = words[0].rpartition("/")
+        if not noun or name.endswith((".py", ".toml")):
+            return "", words[0]  # a name alone, or a file
+    kind = plugins.kind_of(noun)
     if kind is None:
-        kinds = [kind.singular for kind in plugins.KINDS.values()]
-        hint = plugins.nearest(word, [*kinds, "study"])
-        raise UserError(f"there is no kind of plugin `{word}`", hint=hint)
+        nouns = [kind.singular for kind in plugins.KINDS.values()]
+        hint = plugins.nearest(noun, [*nouns, "study"])
+        raise UserError(f"there is no kind of plugin `{noun}`", hint=hint)
     return kind, name
 
 
@@ -70,86 +74,110 @@ def anything(
 
 
 def _is_study(name: str, size: int | None, settings: Sequence[str]) -> bool:
-    """Whether a name without a kind means a study.
+    """Return whether a name without a kind means a study.
 
     If a task has that name too, options that only tasks have decide.
     """
-    if name not in built_in() or name not in plugins.names("tasks"):
-        return name in built_in() or name.endswith(".toml")
-    keys = {f.name for f in dataclasses.fields(StudySpec)}
-    return size is None and all(
-        re.split(r"\W", setting, maxsplit=1)[0] in keys for setting in settings
-    )
+    if name not in built_in():
+        return name.endswith(".toml")
+    if name not in plugins.names("tasks"):
+        return True
+    study_keys = {field.name for field in dataclasses.fields(StudySpec)}
+    first_keys = [re.split(r"\W", setting, maxsplit=1)[0] for setting in settings]
+    return size is None and all(key in study_keys for key in first_keys)
 
 
-def others(name: str) -> list[str]:
-    """The plugins that share a built-in study's name, each with the command that shows it."""
-    kinds = [kind for kind in plugins.KINDS if name in built_in() and name in plugins.names(kind)]
-    return [
-        f"{plugins.KINDS[kind].noun} {name}: ponder show {plugins.KINDS[kind].singular} {name}"
-        for kind in kinds
-    ]
+def namesakes(name: str) -> list[str]:
+    """Return the plugins that share a built-in study's name, with the command that shows each."""
+    lines = []
+    for kind_name, kind in plugins.KINDS.items():
+        if name in built_in() and name in plugins.names(kind_name):
+            lines.append(f"{kind.noun} {name}: ponder show {kind.singular} {name}")
+    return lines
 
 
 def find(kind: str, name: str, studies: Sequence[str] = ()) -> tuple[str, type[Any]]:
-    """The kind and class of a plugin, by its name or its file.
+    """Return the kind and the class of a plugin, by its name or its file.
 
     `studies` are names to suggest as well.
     """
     if name.endswith(".py"):
-        return (kind, plugins.load(kind, name, Path())) if kind else _kind_of_file(name)
-    kinds = [k for k in plugins.KINDS if name in plugins.names(k) and kind in ("", k)]
+        if kind:
+            return kind, plugins.load(kind, name, Path())
+        return _find_file(name)
+    possible = [kind] if kind else list(plugins.KINDS)
+    kinds = [of_kind for of_kind in possible if name in plugins.names(of_kind)]
     if len(kinds) == 1:
         return kinds[0], plugins.load(kinds[0], name)
     if kinds:
-        hint = "say which: " + ", ".join(f"{plugins.KINDS[kind].singular} {name}" for kind in kinds)
-        raise UserError(f"there are {len(kinds)} plugins called `{name}`", hint=hint)
-    renamed = next((k for k, old in plugins.RENAMED if old == name and kind in ("", k)), None)
-    if kind or renamed:
-        raise plugins.unknown(renamed or kind, name)
-    known = {*studies, *(n for k in plugins.KINDS for n in plugins.names(k))}
-    close = plugins.closest(name, known)
-    hint = (
-        f"did you mean `{close}`?"
-        if close
-        else "ponder list shows them all; a file is given as ./mine.py"
-    )
-    raise UserError(f"there is no plugin{' or study' if studies else ''} `{name}`", hint=hint)
+        choices = [f"{plugins.KINDS[of_kind].singular} {name}" for of_kind in kinds]
+        raise UserError(
+            f"there are {len(kinds)} plugins called `{name}`",
+            hint=f"say which: {', '.join(choices)}",
+        )
+    for of_kind in possible:
+        if kind or (of_kind, name) in plugins.RENAMED:
+            raise plugins.unknown(of_kind, name)
+    names = set(studies)
+    for of_kind in plugins.KINDS:
+        names |= plugins.names(of_kind).keys()
+    close = plugins.closest(name, names)
+    hint = "ponder list shows them all; a file is given as ./mine.py"
+    if close:
+        hint = f"did you mean `{close}`?"
+    noun = "plugin or study" if studies else "plugin"
+    raise UserError(f"there is no {noun} `{name}`", hint=hint)
 
 
-def _kind_of_file(name: str) -> tuple[str, type[Any]]:
+def _find_file(name: str) -> tuple[str, type[Any]]:
+    """Return the kind and the class of the plugin in a file."""
     for kind in plugins.KINDS:
         try:
             return kind, plugins.load(kind, name, Path())
         except UserError as error:
             if "must define" not in error.what:
                 raise
-    kinds = ", ".join(c.contract.__name__ for c in plugins.KINDS.values())
+    interfaces = ", ".join(kind.contract.__name__ for kind in plugins.KINDS.values())
     raise UserError(
-        f"{name} must define exactly one subclass of one of {kinds}",
+        f"{name} must define exactly one subclass of one of {interfaces}",
         hint="ponder new task NAME writes a file to start from",
     )
 
 
 def schema(cls: type[Any]) -> list[dict[str, str]]:
-    """A dataclass's keys in a study: name, type, default, and what each is for."""
-    hints, about = get_type_hints(cls), _comments(cls)
-    own = sorted(
-        dataclasses.fields(cls), key=lambda f: f.name not in vars(cls).get("__annotations__", {})
-    )
-    return [
-        {
-            "key": f.name,
-            "type": _type_name(hints[f.name]),
-            "default": _default(f),
-            "about": about.get(f.name, ""),
-        }
-        for f in own  # before those that it inherits
-        if f.init and _in_toml(hints[f.name])
-    ]
+    """Return a dataclass's keys in a study: name, type, default, and what each is for.
+
+    Its own keys come before those that it inherits.
+    """
+    hints = get_type_hints(cls)
+    about = _field_comments(cls)
+    declared = vars(cls).get("__annotations__", {})
+    rows = []
+    for field in sorted(dataclasses.fields(cls), key=lambda field: field.name not in declared):
+        if field.init and _in_toml(hints[field.name]):
+            rows.append(
+                {
+                    "key": field.name,
+                    "type": _type_name(hints[field.name]),
+                    "default": _default(field),
+                    "about": about.get(field.name, ""),
+                }
+            )
+    return rows
 
 
-def _comments(cls: type[Any]) -> dict[str, str]:
+def comments(source: str) -> dict[int, str]:
+    """Return the comment on each line of source code, without those that are for tools."""
+    texts = {}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            text = token.string.lstrip("# ").strip()
+            if not text.startswith(("noqa", "type:")):
+                texts[token.start[0]] = text
+    return texts
+
+
+def _field_comments(cls: type[Any]) -> dict[str, str]:
     """Return each field's comment, above or beside it, from the nearest class that declares it."""
     about: dict[str, str] = {}
     for base in reversed([base for base in cls.__mro__ if dataclasses.is_dataclass(base)]):
@@ -165,37 +193,36 @@ def _comments(cls: type[Any]) -> dict[str, str]:
             while lines[first - 2].lstrip().startswith("# "):
                 first -= 1
             last = node.end_lineno or node.lineno  # later than the first if the value is wrapped
-            text = " ".join(by_line[i] for i in range(first, last + 1) if i in by_line)
+            numbers = range(first, last + 1)
+            text = " ".join(by_line[number] for number in numbers if number in by_line)
             if text:
                 about[node.target.id] = text
     return about
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
-    factory = field.default_factory
-    value = field.default if factory is dataclasses.MISSING else factory()
+    """Return a field's default as a study would write it."""
+    value = field.default
+    if field.default_factory is not dataclasses.MISSING:
+        value = field.default_factory()
     if value is dataclasses.MISSING:
         return "required"
-    # where it is on this machine helps nobody
+    if value is None or value == "":
+        return "not set"
     if isinstance(value, Path) and value.is_relative_to(plugins.HERE):
-        return "in the package"
-    return (
-        "not set"
-        if value is None or value == ""
-        else textwrap.shorten(toml(value), 40, placeholder=" …")
-    )
+        return "in the package"  # the path on this machine helps nobody
+    return textwrap.shorten(toml(value), 40, placeholder=" …")
 
 
 def _in_toml(hint: Any, inside: bool = False) -> bool:
-    """Whether a TOML value can have this type; `inside` a dataclass, no plugin is built."""
+    """Return whether a TOML value can have this type; `inside` a dataclass, no plugin is built."""
     if get_origin(hint) is Literal or hint in (Ellipsis, NoneType):
         return True
-    if arguments := get_args(hint):
-        return all(_in_toml(a, inside) for a in arguments) or get_origin(hint) in (
-            dict,
-            Mapping,
-            Sequence,
-        )
+    arguments = get_args(hint)
+    if arguments:
+        if get_origin(hint) in (dict, Mapping, Sequence):
+            return True
+        return all(_in_toml(argument, inside) for argument in arguments)
     if isinstance(hint, type) and issubclass(hint, Plugin):
         return not inside
     if dataclasses.is_dataclass(hint):
@@ -204,11 +231,9 @@ def _in_toml(hint: Any, inside: bool = False) -> bool:
 
 
 def _type_name(hint: Any) -> str:
-    """A type as one would say what to write in a study."""
-    origin, arguments = (
-        get_origin(hint),
-        [a for a in get_args(hint) if a not in (NoneType, Ellipsis)],
-    )
+    """Return a type in words, as what to write in a study."""
+    origin = get_origin(hint)
+    arguments = [argument for argument in get_args(hint) if argument not in (NoneType, Ellipsis)]
     if origin is Literal:
         # "" is the default: not set
         return " | ".join(toml(choice) for choice in arguments if choice != "")
@@ -216,7 +241,7 @@ def _type_name(hint: Any) -> str:
         return f"list of {_type_name(arguments[0])}s"
     if origin in (dict, Mapping):
         return "table"
-    if arguments:  # a union; what is left out of a study is None, so None is no type there
+    if arguments:  # a union, without None: a key that is left out of a study is None
         return " | ".join(map(_type_name, arguments))
     for kind in plugins.KINDS.values():
         if hint is kind.contract:
@@ -227,11 +252,12 @@ def _type_name(hint: Any) -> str:
 def _problem(
     name: str, plugin: type[Task], size: int | None, seed: int, settings: Sequence[str]
 ) -> dict[str, Any]:
-    table: dict[str, Any] = {"name": name, **plugin.example}
-    content = {"task": [table]}
+    """Return a problem of a task with a correct answer, as JSON."""
+    task_table: dict[str, Any] = {"name": name, **plugin.example}
+    content = {"task": [task_table]}
     for setting in settings:
         assign(content, f"task.{setting}")
-    task: Task = build("tasks", table, "--set", Path())
+    task: Task = build("tasks", task_table, "--set", Path())
     sizes = task.sizes()
     size = sizes[0] if size is None else size
     task.check_size(size)
@@ -247,52 +273,52 @@ def _problem(
 
 
 def text(data: Mapping[str, Any]) -> str:
-    """A description as text; a study as TOML."""
+    """Return a description as text; a study as TOML."""
     if "kind" not in data:
         return study_text(data)
-    parts = [f"{data['kind']} {data['name']}", data["about"] or ""]
+    paragraphs = [bold(f"{data['kind']} {data['name']}"), reflow(data["about"] or "")]
     if data["settings"]:
-        rows = [
-            (f"  {row['key']}", row["type"], row["default"], row["about"])
-            for row in data["settings"]
-        ]
-        parts.append(columns([("settings", "type", "default", ""), *rows]))
+        rows = [("settings", "type", "default", "")]
+        for row in data["settings"]:
+            rows.append((f"  {row['key']}", row["type"], row["default"], row["about"]))
+        paragraphs.append(table(rows))
     if "turns" in data:
         sizes = ", ".join(map(str, data["sizes"]))
-        parts += [
+        prompt = "\n\n".join(text for text in (data["system"], *data["turns"]) if text)
+        paragraphs += [
             f"sizes, if a study names none: {sizes}",
             f"problem {data['problem']} (size {data['size']})",
+            f"prompt\n------\n{prompt}",
+            f"a right answer\n--------------\n{data['answer']}",
         ]
-        prompt = "\n\n".join(part for part in (data["system"], *data["turns"]) if part)
-        parts += [f"prompt\n------\n{prompt}", f"a right answer\n--------------\n{data['answer']}"]
-    return "\n\n".join(part.strip("\n") for part in parts if part)
+    return "\n\n".join(paragraph.strip("\n") for paragraph in paragraphs if paragraph)
 
 
 def study_file(name: str) -> str:
-    """A study as it was written, with its comments."""
+    """Return a study as it was written, with its comments."""
     path = BUILT_IN / f"{name}.toml" if name in built_in() else Path(name)
     return f"# {path.stem}\n{path.read_text('utf-8-sig').strip()}"
 
 
 def study_text(study: Mapping[str, Any]) -> str:
-    """A resolved study as TOML: its own keys first, then its tables."""
-    own = {
-        key: value
-        for key, value in study.items()
-        if key != "name" and not isinstance(value, list | tuple)
-    }
-    lines = [
-        f"# {study['name']}",
-        *(_line(key, value) for key, value in own.items() if value not in (None, "")),
-    ]
-    for key, rows in study.items():
-        for row in rows if isinstance(rows, list | tuple) else ():
-            lines += ["", f"[[{key}]]", *(_line(*setting) for setting in row.items())]
+    """Return a resolved study as TOML: its own keys first, then its tables."""
+    lines = [f"# {study['name']}"]
+    for key, value in study.items():
+        if isinstance(value, list | tuple) or key == "name":
+            continue
+        if value not in (None, ""):
+            lines.append(_line(key, value))
+    for key, value in study.items():
+        if not isinstance(value, list | tuple):
+            continue
+        for row in value:
+            lines += ["", f"[[{key}]]"]
+            lines += [_line(*setting) for setting in row.items()]
     return "\n".join(lines)
 
 
 def _line(key: str, value: Any) -> str:
-    """A key and its value; a long array has one element per line."""
+    """Return a key and its value in TOML; a long array has one element per line."""
     line = f"{key} = {toml(value)}"
     if len(line) <= 100 or not isinstance(value, list | tuple):
         return line

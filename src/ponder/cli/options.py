@@ -1,6 +1,6 @@
-"""What the commands share: options, output, progress, and error handling.
+"""What the commands share: their options, how a user's mistake is reported, and hints.
 
-Data goes to stdout, everything else to stderr.
+`--model 'endpoint id=NAME url=URL'` and `--set KEY=VALUE` are read here too.
 """
 
 from __future__ import annotations
@@ -11,31 +11,29 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from ponder import __version__
 from ponder.cli import complete
-from ponder.cli.model_option import MODEL
-from ponder.core import Progress, UserError
+from ponder.cli.output import bold, red, tell
+from ponder.core import UserError
 from ponder.core.errors import Location
-from ponder.core.text import as_json as json_text
-from ponder.core.text import printable
 
 if TYPE_CHECKING:
-    from ponder.run.progress import Tally
+    from ponder.results.study import Study
 
 STORE = "ponder.db"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# Commands that take --store.
+WITH_STORE = ("plan", "run", "regrade", "report", "export", "compare")
+# Where a command's context keeps its parameters, for the hints of errors.
+PARAMETERS = "ponder.parameters"
 _SETTING = re.compile(r"\w+(\[\d+\])*(\.\w+(\[\d+\])*)*=")
-WITH_STORE = ("plan", "run", "regrade", "report", "export", "compare")  # commands that take --store
-GIVEN = "ponder.given"  # where a command's context keeps its options
-Verb = TypeVar("Verb", bound=Callable[..., Any])
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 FILE = click.Path(path_type=Path)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
@@ -49,64 +47,126 @@ _store_option = partial(
     show_default=True,
     type=click.Path(path_type=Path, dir_okay=False),
 )
-STORE_FILE = _store_option(help="The file that holds attempts.")
-SPENT_IN = _store_option(help="The store that counts what the study spends, if it has a cap.")
+STORE_FILE = _store_option(help="File that holds the attempts.")
+SPENT_IN = _store_option(help="Store that counts what the study spends, if it has a cap.")
 SET_STUDY = click.option(
     "--set",
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Override keys of the study for this command, such as model.id=qwq samples=8. May be repeated.",
+    help="Override keys of the study, such as model.id=qwq samples=8. May be repeated.",
+)
+MODEL = click.option(
+    "--model",
+    "models",
+    multiple=True,
+    metavar="'KIND KEY=VALUE …'",
+    help="Ask this model instead, such as 'endpoint id=qwq budget=4096'. May be repeated.",
+)
+MODEL_EXAMPLE = (
+    "--model 'endpoint id=NAME url=http://127.0.0.1:8000/v1'; ponder list models has other kinds"
 )
 JOBS = click.option(
     "--jobs",
     type=click.IntRange(1),
     default=1,
     metavar="N",
-    help="Make up to N models at once, in N processes.",
+    help="Train up to N models at once, in N processes.",
 )
 RAY = click.option(
     "--ray",
     metavar="ADDRESS",
-    help="Prepare and ask on a Ray cluster: auto (one that runs here), local (start one here), or HOST:PORT.",
+    help="Run on a Ray cluster: auto (running here), local (start one), or HOST:PORT.",
 )
 SPLIT = click.option(
     "--by",
     type=click.Choice(["blank", "sentence", "task"]),
     default="blank",
     show_default=True,
-    help="Where a step ends: at a blank line, at the end of a sentence, or where the task itself divides steps.",
+    help="Where a step ends: at a blank line, at a sentence's end, or as the task defines.",
 )
 BAD_LINES = click.option(
     "--bad",
     type=click.Choice(["refuse", "skip"]),
     default="refuse",
     show_default=True,
-    help="What to do with malformed lines: stop with an error, or skip and count them.",
+    help="On malformed lines, stop with an error, or skip and count them.",
 )
 COLUMNS = click.option(
     "--column",
     "named",
     multiple=True,
     metavar="FIELD=NAME",
-    help="The column that holds the question, thinking, answer or gold, if its name is unusual. May be repeated.",
+    help="Column of the question, thinking, answer or gold. May be repeated.",
 )
 
 
-def _remembered(ctx: click.Context, _: click.Parameter, study: str) -> str:
-    """Keep the options of a verb that takes a study, for the hints of errors."""
-    ctx.meta[GIVEN] = ctx.params  # filled as the other options are read
+def _keep_parameters(ctx: click.Context, _: click.Parameter, study: str) -> str:
+    """Keep the parameters of a command that takes a study, for the hints of errors."""
+    ctx.meta[PARAMETERS] = ctx.params  # filled as the other options are read
     return study
 
 
-STUDY = click.argument("study", callback=_remembered, shell_complete=complete.studies)
+STUDY = click.argument("study", callback=_keep_parameters, shell_complete=complete.studies)
 
 
-def study_options(verb: Verb) -> Verb:
-    """The argument STUDY, and the options of every verb that reads a store."""
+def study_options(command: Command) -> Command:
+    """Add the argument STUDY and the options of every command that reads a store."""
     for option in (JSON, MODEL, SET_STUDY, STORE_FILE, STUDY):
-        verb = option(verb)
-    return verb
+        command = option(command)
+    return command
+
+
+def plugin_settings(of: str) -> Callable[[Command], Command]:
+    """Return the option `--set` for the settings of one plugin."""
+    text = f"Setting of the {of}. May be repeated."
+    return click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help=text)
+
+
+def named_columns(named: Sequence[str]) -> dict[str, str]:
+    """Return the table that `--column thinking=cot` options stand for."""
+    columns = {}
+    for text in named:
+        field, _, column = text.partition("=")
+        if not field or not column:
+            raise UserError(
+                f"`{text}` doesn't name a column", where="--column", hint="--column thinking=cot"
+            )
+        columns[field] = column
+    return columns
+
+
+def model_table(text: str) -> dict[str, Any]:
+    """Return the `[[model]]` that a `--model` option stands for.
+
+    It is split as a shell would, and values are parsed as those of `--set`.
+    """
+    from ponder.core.settings import Typed, assign
+
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UserError(
+            f"`{text}` can't be split into words: {error}", where="--model", hint=MODEL_EXAMPLE
+        ) from None
+    if not words or "=" in words[0]:
+        raise UserError(
+            "the first word must be a kind of model", where="--model", hint=MODEL_EXAMPLE
+        )
+    table: dict[str, Any] = {"name": Typed(words[0])}
+    for setting in words[1:]:
+        if setting.find("=") < 1:
+            hint = "--model 'endpoint id=NAME'; a value with spaces needs quotes of its own"
+            raise UserError(f"`{setting}` is not KEY=VALUE", where="--model", hint=hint)
+        assign({"model": [table]}, f"model.{setting}")
+    return table
+
+
+def load(study: str, settings: Sequence[str], models: Sequence[str]) -> Study:
+    """Return the study that a command names, with what its options change."""
+    from ponder.results.study import Study
+
+    return Study.load(study, settings, [model_table(model) for model in models])
 
 
 def command(
@@ -117,37 +177,24 @@ def command(
     models: Sequence[str] = (),
     arguments: Sequence[str] = (),
 ) -> str:
-    """A command for a hint, with the options that were given, so that it is about the same study
-    and store.
-    """
-    where = [] if store is None or str(store) == STORE else ["--store", str(store)]
-    given = [word for model in models for word in ("--model", model)]
-    given += [word for setting in settings for word in ("--set", setting)]
-    return shlex.join(["ponder", verb, study, *arguments, *given, *where])
-
-
-def named_columns(named: Sequence[str]) -> dict[str, str]:
-    """`--column thinking=cot` as a table."""
-    if wrong := next((word for word in named if not all(word.partition("="))), None):
-        raise UserError(
-            f"`{wrong}` doesn't name a column", where="--column", hint="--column thinking=cot"
-        )
-    return dict((word.split("=", 1)) for word in named)
-
-
-def plugin_settings(of: str) -> Callable[[Verb], Verb]:
-    """`--set` for the settings of one plugin."""
-    about = f"A setting of the {of}. May be repeated."
-    return click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help=about)
+    """Return a command for a hint, about the same study and store as the one that was run."""
+    words = ["ponder", verb, study, *arguments]
+    for model in models:
+        words += ["--model", model]
+    for setting in settings:
+        words += ["--set", setting]
+    if store is not None and str(store) != STORE:
+        words += ["--store", str(store)]
+    return shlex.join(words)
 
 
 class Verbs(click.Group):
-    """Commands in the order in which they were added.
+    """A group of commands in the order in which they were added.
 
-    A user's mistake is printed without a traceback: exit code 2.
+    A user's mistake is printed without a traceback and exits with code 2.
     """
 
-    # verbs of earlier versions and what replaces each; … stands for the words after it
+    # Commands of earlier versions and what replaces each; … stands for the words after it.
     gone: Mapping[str, str] = {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 click's signature
@@ -157,7 +204,8 @@ class Verbs(click.Group):
         return super().parse_args(ctx, list(_each_set(args)))
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        name, known = args[0], self.list_commands(ctx)
+        name = args[0]
+        known = self.list_commands(ctx)
         if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
             from ponder.core.plugins import nearest
 
@@ -173,8 +221,7 @@ class Verbs(click.Group):
         except (click.exceptions.Exit, click.Abort, click.ClickException):
             raise
         except UserError as error:
-            _drop_output()
-            tell(_about_what_was_given(error, ctx.meta.get(GIVEN, {})).in_terminal())
+            _report(_in_terms_of_options(error, ctx.meta.get(PARAMETERS, {})))
             ctx.exit(2)
         except KeyboardInterrupt:
             tell("interrupted")
@@ -183,35 +230,48 @@ class Verbs(click.Group):
             sys.stderr.close()
             ctx.exit(1)
         except Exception as error:
-            if mistake := _mistake(error):
-                _drop_output()
-                tell(mistake.in_terminal())
+            mistake = _mistake(error)
+            if mistake:
+                _report(mistake)
                 ctx.exit(2)
             if not hasattr(error, "__notes__"):  # a group inside a group has added it
                 error.add_note(
-                    f"This is a bug in Ponder {__version__} or in a plugin; please report the lines above."
+                    f"This is a bug in Ponder {__version__} or in a plugin; "
+                    "please report the lines above."
                 )
             raise
 
 
+def _report(error: UserError) -> None:
+    """Print a user's mistake: the message, and the hint on its own line."""
+    _drop_output()
+    message, newline, hint = error.in_terminal().partition("\nhint: ")
+    text = red(message)
+    if newline:
+        text += f"\n{bold('hint:')} {hint}"
+    tell(text)
+
+
 def _each_set(words: Iterable[str]) -> Iterator[str]:
-    """`--set a=1 b=2` as `--set a=1 --set b=2`: click takes one value per option."""
-    given: Literal["", "option", "value"] = ""  # what the word before was
+    """Yield `--set a=1 b=2` as `--set a=1 --set b=2`: click takes one value per option."""
+    after_option = False  # the word before was `--set`
+    after_value = False  # the word before was a value of `--set`
     for word in words:
-        if given == "value" and _SETTING.match(word):
-            yield "--set"
-        elif given != "option":
-            given = "option" if word == "--set" else "value" if word.startswith("--set=") else ""
+        if after_option:
             yield word
-            continue
-        given = "value"
-        yield word
+            after_option = False
+            after_value = True
+        elif after_value and _SETTING.match(word):
+            yield "--set"
+            yield word
+        else:
+            yield word
+            after_option = word == "--set"
+            after_value = word.startswith("--set=")
 
 
 def _mistake(error: Exception) -> UserError | None:
-    """What the user can do about an exception from deep inside: install a package, or name another
-    file.
-    """
+    """Return the error for an exception that a user can act on, such as a missing package."""
     if isinstance(error, ModuleNotFoundError) and not (error.name or "ponder").startswith("ponder"):
         from ponder.core.plugins import not_installed
 
@@ -232,134 +292,68 @@ def _drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _about_what_was_given(error: UserError, given: Mapping[str, Any]) -> UserError:
-    """An error about a value from `--set` names the option, not the file; a command in a hint has
-    the options given.
+def _in_terms_of_options(error: UserError, parameters: Mapping[str, Any]) -> UserError:
+    """Return an error that names the option behind a value, and hints with the same options.
+
+    Without it, an error about `--set model.id=…` would name the study file, and a hint such as
+    `ponder plan STUDY` would be about another store.
     """
-    settings: Sequence[str] = given.get("settings", ())
-    models: Sequence[str] = given.get("models", ()) if "study" in given else ()
+    settings: Sequence[str] = parameters.get("settings", ())
+    models: Sequence[str] = ()
+    if "study" in parameters:
+        models = parameters.get("models", ())
     where = error.where
     if isinstance(where, Location):
         where = _option_of(where, settings, models)
     hint = error.hint
-    if "study" in given:
-        store = given.get("store")
+    if "study" in parameters:
 
-        def with_options(found: re.Match[str]) -> str:
-            verb = found[1]
-            return command(
-                verb, given["study"], settings, store if verb in WITH_STORE else None, models
-            )
+        def with_options(match: re.Match[str]) -> str:
+            verb = match[1]
+            store = parameters.get("store") if verb in WITH_STORE else None
+            return command(verb, parameters["study"], settings, store, models)
 
         hint = re.sub(r'\bset file = "([^"]+)"', r"use --set task.file=\1", hint)
         hint = re.sub(r"ponder (\w+) STUDY", with_options, hint)
     return UserError(error.what, where=where, hint=hint)
 
 
-def _option_of(place: Location, settings: Sequence[str], models: Sequence[str]) -> str:
-    """Return the option that set the value at a place; the place itself if none did."""
-    first, *keys = place.parts or ("",)
-    if not place.file:
+def _option_of(location: Location, settings: Sequence[str], models: Sequence[str]) -> str:
+    """Return the option that set the value at a location; the location itself if none did."""
+    first, *keys = location.parts or ("",)
+    if not location.file:
         if keys == ["name"] and str(first).startswith("--"):  # a plugin that an option names
             return str(first)
         if keys and first in ("--set", "--reward"):
             return f"--set {Location('', *keys)}"
-        return place
+        return location
     for setting in settings:
         path = setting.partition("=")[0].strip()
-        if _leads_to(path, place.parts):
+        if _leads_to(path, location.parts):
             return f"--set {path}"
     if models and first == "model" and keys:
         keys = keys[1:]
-        return "--model" if keys in ([], ["name"]) else f"--model {Location('', *keys)}"
-    return place
+        if keys in ([], ["name"]):
+            return "--model"
+        return f"--model {Location('', *keys)}"
+    return location
 
 
 def _leads_to(path: str, parts: Sequence[str | int]) -> bool:
-    """Return whether the path of a `--set` is that of a place; a table without an index stands for
-    all of that name.
+    """Return whether the path of a `--set` leads to a location.
+
+    A table without an index stands for all of that name.
     """
-    left = list(parts)
+    remaining = list(parts)
     for step in path.split("."):
         key, *indices = re.findall(r"\w+", step)
-        if not left or left.pop(0) != key:
+        if not remaining or remaining.pop(0) != key:
             return False
         if indices:
-            if left[: len(indices)] != [int(index) for index in indices]:
+            if remaining[: len(indices)] != [int(index) for index in indices]:
                 return False
-            del left[: len(indices)]
+            del remaining[: len(indices)]
         else:
-            while left and isinstance(left[0], int):
-                left.pop(0)
-    return all(isinstance(part, int) for part in left)
-
-
-def tell(text: str) -> None:
-    """Print to stderr what is not data."""
-    click.echo(printable(text), err=True)
-
-
-def say(data: Any, as_json: bool, text: Callable[[], str]) -> None:
-    """Print a result."""
-    click.echo(json_text(data, indent=1) if as_json else printable(text()))
-
-
-def columns(rows: Sequence[Sequence[Any]], *, numbers: int = 0) -> str:
-    """Rows in aligned columns, the last `numbers` of them aligned to the right."""
-    cells = [
-        ["–" if c is None else f"{c:,}" if isinstance(c, int) else printable(str(c)) for c in row]
-        for row in rows
-    ]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    first_number = len(widths) - numbers
-    return "\n".join(
-        "  ".join(
-            c.rjust(w) if i >= first_number else c.ljust(w)
-            for i, (c, w) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in cells
-    )
-
-
-@contextmanager
-def resumable() -> Iterator[None]:
-    """Say on Ctrl-C how to resume."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        tell("interrupted; run the same command again to resume")
-        raise click.exceptions.Exit(130) from None
-
-
-def _show(tally: Tally, report: Progress) -> None:
-    """Several models may be made at once: then the last report of each that isn't ready is shown."""
-    if "model" in report:
-        tally.report("", None)
-        tally.report(report["model"], report)
-        return
-    tally.report(report.get("ready", ""), None)
-    if not tally.making:
-        tally.report("", report)
-
-
-def watch(reports: Iterable[Progress], *, as_json: bool = False) -> bool:
-    """Do long work to its end: a line of progress on stderr, or with `as_json` every report on
-    stdout.
-
-    Returns whether there was anything to do.
-    """
-    from ponder.run import progress
-    from ponder.run.progress import Tally
-
-    with resumable():
-        waiting = iter(reports)
-        # a mistake in the input shows before there is a line of progress
-        if (first := next(waiting, None)) is None:
-            return False
-        tally = Tally()
-        with progress.shown(tally):
-            for report in chain([first], waiting):
-                _show(tally, report)
-                if as_json:
-                    click.echo(json_text(report))
-        return True
+            while remaining and isinstance(remaining[0], int):
+                remaining.pop(0)
+    return all(isinstance(key, int) for key in remaining)

@@ -1,4 +1,4 @@
-"""Verbs for plugins: list, show, serve, new, check, completion."""
+"""Commands about plugins: list, show, serve, new, check; and completion in the shell."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from urllib.parse import urlsplit
 import click
 
 from ponder.cli import complete
-from ponder.cli.options import JSON, columns, plugin_settings, say, tell
+from ponder.cli.options import JSON, plugin_settings
+from ponder.cli.output import bold, say, table, tell
 from ponder.core import UserError
 from ponder.core.text import plural
 
-# plugins to start from: small, and passing `ponder check`
+# Plugins to start from: small, and passing `ponder check`.
 SCAFFOLDS = Path(__file__).parent / "scaffolds"
 
 
-@click.command("list")
+@click.command("list", epilog="Example: ponder list tasks")
 @click.argument("kind", required=False, shell_complete=complete.kinds)
 @JSON
 def list_(kind: str | None, as_json: bool) -> None:
@@ -30,27 +31,34 @@ def list_(kind: str | None, as_json: bool) -> None:
     from ponder.study import study
 
     kinds = [*plugins.KINDS, "studies"]
-    wanted = [kind and plugins.kind_of(kind)] if kind else kinds
-    if wanted == [None]:
-        raise UserError(
-            f"there is no kind `{kind}` to list", hint=plugins.nearest(str(kind), kinds)
-        )
-    listed = {k: study.built_in() if k == "studies" else plugins.names(k) for k in wanted if k}
-
-    def heading(kind: str) -> str:
-        name = kind if kind == "studies" else plural(plugins.KINDS[kind].noun)
-        return name if name == kind else f"{name} ({kind})"
-
-    def text() -> str:
-        return "\n\n".join(
-            f"{heading(k)}\n{columns([('', n, s) for n, s in rows.items()])}"
-            for k, rows in listed.items()
-        )
-
-    say(listed, as_json, text)
+    if kind:
+        only = plugins.kind_of(kind)
+        if only is None:
+            raise UserError(f"there is no kind `{kind}` to list", hint=plugins.nearest(kind, kinds))
+        kinds = [only]
+    summaries = {}
+    for name in kinds:
+        summaries[name] = study.built_in() if name == "studies" else plugins.names(name)
+    say(summaries, as_json, lambda: _list_text(summaries))
 
 
-@click.command()
+def _list_text(summaries: dict[str, dict[str, str]]) -> str:
+    """Return the names and summaries of each kind under its heading."""
+    from ponder.core import plugins
+
+    paragraphs = []
+    for kind, by_name in summaries.items():
+        heading = kind
+        if kind != "studies":
+            noun = plural(plugins.KINDS[kind].noun)
+            if noun != kind:
+                heading = f"{noun} ({kind})"
+        rows = [("", name, summary) for name, summary in by_name.items()]
+        paragraphs.append(f"{bold(heading)}\n{table(rows, heading=False)}")
+    return "\n\n".join(paragraphs)
+
+
+@click.command(epilog="Example: ponder show tents --size 36")
 @click.argument(
     "words",
     nargs=-1,
@@ -75,13 +83,17 @@ def show(
 
     kind, name = describe.named(words, "show")
     data = describe.anything(kind, name, size, seed, settings)
-    written = describe.study_file(name) if "kind" not in data and not settings else ""
-    say(data, as_json, lambda: written or describe.text(data))
-    for other in describe.others(name) if not kind and "kind" not in data else ():
-        tell(f"also: {other}")
+    is_study = "kind" not in data
+    text = describe.text(data)
+    if is_study and not settings:
+        text = describe.study_file(name)
+    say(data, as_json, lambda: text)
+    if is_study and not kind:
+        for namesake in describe.namesakes(name):
+            tell(f"also: {namesake}")
 
 
-@click.command()
+@click.command(epilog="Example: ponder serve smollm2")
 @click.argument("model")
 @click.option(
     "--port",
@@ -112,7 +124,7 @@ def serve(model: str, port: int, slots: int, context: int, threads: int, as_json
     """Serve MODEL as an endpoint on this machine.
 
     MODEL is a .gguf file, or smollm2. The endpoint is OpenAI-compatible (llama.cpp). When it is
-    ready, the [[model]] to put into a study is printed. Ctrl-C ends it.
+    ready, the [[model]] to put into a study is printed. Ctrl-C stops it.
     """
     from ponder.models._llama_server import serve as serve_file
     from ponder.models._llama_server import weights
@@ -121,22 +133,16 @@ def serve(model: str, port: int, slots: int, context: int, threads: int, as_json
 
     def ready(url: str) -> None:
         keys = {"name": "endpoint", "id": path.stem, "url": url, "concurrency": slots}
-        table = "\n".join(
-            [
-                "[[model]]",
-                *(
-                    f"{key} = {json.dumps(value, ensure_ascii=False)}"
-                    for key, value in keys.items()
-                ),
-            ]
-        )
-        say({"url": url, "id": path.stem}, as_json, lambda: table)
-        tell(f"serving {path.stem} on port {urlsplit(url).port}; Ctrl-C ends it")
+        lines = ["[[model]]"]
+        for key, value in keys.items():
+            lines.append(f"{key} = {json.dumps(value, ensure_ascii=False)}")
+        say({"url": url, "id": path.stem}, as_json, lambda: "\n".join(lines))
+        tell(f"serving {path.stem} on port {urlsplit(url).port}; Ctrl-C stops it")
 
     serve_file(path, port, slots, context, threads, ready)
 
 
-@click.command()
+@click.command(epilog="Example: ponder new task my_task")
 @click.argument("kind", shell_complete=complete.new_kinds)
 @click.argument("name")
 @JSON
@@ -155,11 +161,11 @@ def scaffold(kind: str, name: str, folder: Path) -> Path:
     """Write NAME.py and return its path. An existing file is never overwritten."""
     from ponder.core import plugins
 
-    kinds = [k.singular for k in plugins.KINDS.values()]
-    found = plugins.kind_of(kind)
-    if found not in plugins.KINDS:
-        raise UserError(f"there is no kind of plugin `{kind}`", hint=plugins.nearest(kind, kinds))
-    kind = plugins.KINDS[found].singular
+    plural_kind = plugins.kind_of(kind)
+    if plural_kind not in plugins.KINDS:
+        nouns = [known.singular for known in plugins.KINDS.values()]
+        raise UserError(f"there is no kind of plugin `{kind}`", hint=plugins.nearest(kind, nouns))
+    kind = plugins.KINDS[plural_kind].singular
     if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower():
         raise UserError(
             f"`{name}` can't be the name of a plugin",
@@ -174,7 +180,7 @@ def scaffold(kind: str, name: str, folder: Path) -> Path:
     return path
 
 
-@click.command()
+@click.command(epilog="Example: ponder check ./my_task.py")
 @click.argument(
     "words", nargs=-1, required=True, metavar="[KIND] NAME", shell_complete=complete.plugins_alone
 )
@@ -183,10 +189,9 @@ def scaffold(kind: str, name: str, folder: Path) -> Path:
 def check(words: tuple[str, ...], settings: tuple[str, ...], as_json: bool) -> None:
     """Check a plugin against its interface.
 
-    NAME is a plugin, or a file such as ./mine.py. It is run for real. KIND is needed only where two
+    NAME is a plugin, or a file such as ./mine.py. The check runs it. KIND is needed only where two
     kinds share a name: `ponder check policy oracle`. The exit code is 0 if it passed, 1 if it
-    failed, and 3 if it could not be run, for example because its weights or its server are not
-    there.
+    failed, and 3 if it could not be run, for example because its weights or its server are missing.
     """
     from ponder.cli import describe
     from ponder.cli.check import check as check_plugin
@@ -197,17 +202,20 @@ def check(words: tuple[str, ...], settings: tuple[str, ...], as_json: bool) -> N
         raise click.exceptions.Exit(1 if result.outcome == "failed" else 3)
 
 
-@click.command()
+@click.command(epilog="Example: ponder completion zsh")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print a script for completion of commands, studies and plugins.
+    """Print a script for completion in the shell.
+
+    It completes commands, studies and plugins.
 
     For bash: `echo 'eval "$(ponder completion bash)"' >> ~/.bashrc`. The script calls `ponder` at
     each completion.
     """
     from click.shell_completion import get_completion_class
 
-    of_shell = get_completion_class(shell)
-    assert of_shell is not None
-    click.echo(of_shell(ctx.find_root().command, {}, "ponder", "_PONDER_COMPLETE").source())
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None
+    script = completion_class(ctx.find_root().command, {}, "ponder", "_PONDER_COMPLETE")
+    click.echo(script.source())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ponder.cli.options import columns
+from ponder.cli.output import bold, table, wrap
 from ponder.core import UserError
 from ponder.core.text import count
 from ponder.run.progress import short
@@ -22,34 +22,42 @@ from ponder.stats.power import (
 )
 
 if TYPE_CHECKING:
-    from ponder.core import Outcome
+    from ponder.core import Outcome, Prices
     from ponder.results.study import Study
     from ponder.study.cell import StudyCell
 
-SAMPLES, SEEDS = (1, 2, 4, 8), (2, 3, 5, 8)
+# The numbers of samples and of training seeds that are tabulated.
+SAMPLES = (1, 2, 4, 8)
+SEEDS = (2, 3, 5, 8)
 GUESSES = ("accuracy", "discordant", "within", "seeds", "tokens")
+FROM_GUESS = "--guess accuracy=0.7 plans without"
+FROM_PROBE = "`ponder plan STUDY --probe 20` asks 20 per cell first"
 
 
 @dataclass(frozen=True)
 class Goal:
-    """A width of an accuracy's interval, or a margin of the difference to the first model."""
+    """The width of an accuracy's interval, or a margin of the difference to the first model."""
 
     margin: float | None
     width: float | None
 
-    def problems(self, c: Components, samples: int, seeds: int) -> float:
+    def problems(self, components: Components, samples: int, seeds: int) -> float:
+        """Return how many problems reach the goal; infinity if no number does."""
         if self.width is not None:
-            return problems_for_width(c, self.width, samples, seeds)
-        return problems_for_margin(c, self.margin or 0.0, samples, seeds)
+            return problems_for_width(components, self.width, samples, seeds)
+        return problems_for_margin(components, self.margin or 0.0, samples, seeds)
 
-    def reached(self, c: Components, problems: int, samples: int, seeds: int) -> str:
-        """What a run of this size would show."""
+    def reached(self, components: Components, problems: int, samples: int, seeds: int) -> str:
+        """Return what a run of this size would show."""
+        half_width = components.half(problems, samples, seeds)
         if self.width is not None:
-            half = c.half(problems, samples, seeds)
-            return "no interval" if math.isinf(half) else f"{200 * half:.1f} points wide"
-        if math.isinf(c.half(problems, samples, seeds)):
+            if math.isinf(half_width):
+                return "no interval"
+            return f"{200 * half_width:.1f} points wide"
+        if math.isinf(half_width):
             return "power 0 %"
-        return f"power {100 * power_of(c, self.margin or 0.0, problems, samples, seeds):.0f} %"
+        power = power_of(components, self.margin or 0.0, problems, samples, seeds)
+        return f"power {100 * power:.0f} %"
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,7 @@ class Need:
     samples: int
     seeds: int
     most: int | None  # problems that a fixed set has
-    # of one attempt, prompts included: models without training seeds, and with
+    # Of one attempt, prompts included: of models without training seeds, and of those with.
     tokens: tuple[float, float] | None
     cost: tuple[float, float] | None
     needed: float  # problems, with the study's samples and seeds
@@ -73,7 +81,7 @@ class Need:
 
 
 def needs(study: Study, path: Path, goal: Goal, guess: dict[str, float] | None) -> list[Need]:
-    """For every model on every task; of a margin, for every model but the first."""
+    """Return the need of every model on every task; for a margin, without the first model."""
     variants = {cell.variant_key: cell.label.variant for cell in study.cells}
     keys = list(variants)
     if goal.width is None and len(keys) < 2:
@@ -82,38 +90,44 @@ def needs(study: Study, path: Path, goal: Goal, guess: dict[str, float] | None) 
             hint="--width 0.1 plans the interval of one model's accuracy",
         )
     outcomes = [] if guess is not None else _stored(study, path)
-    found = []
-    for task_key, task in {cell.task_key: cell.label.task for cell in study.cells}.items():
+    results = []
+    tasks = {cell.task_key: cell.label.task for cell in study.cells}
+    for task_key, task in tasks.items():
         cells: dict[bytes, list[StudyCell]] = {key: [] for key in keys}
         for cell in study.cells:
             if cell.task_key == task_key:
                 cells[cell.variant_key].append(cell)
-        for key in keys if goal.width is not None else keys[1:]:
-            pair = [key] if goal.width is not None else [keys[0], key]
-            if not all(cells[one] for one in pair) or study.chooses_sizes:
+        task_outcomes = [outcome for outcome in outcomes if outcome.cell.task_key == task_key]
+        for key in keys:
+            if goal.width is not None:
+                compared = [key]
+            elif key != keys[0]:
+                compared = [keys[0], key]
+            else:
                 continue
-            own = [
-                [o for o in outcomes if (o.cell.variant_key, o.cell.task_key) == (one, task_key)]
-                for one in pair
-            ]
-            found.append(_need(variants[key], task, [cells[one] for one in pair], own, goal, guess))
-    if not found:
+            if study.chooses_sizes or not all(cells[variant] for variant in compared):
+                continue
+            by_variant = []
+            for variant in compared:
+                by_variant.append([o for o in task_outcomes if o.cell.variant_key == variant])
+            compared_cells = [cells[variant] for variant in compared]
+            results.append(_need(variants[key], task, compared_cells, by_variant, goal, guess))
+    if not results:
         raise UserError(
             "there is nothing to plan: the run decides itself how many attempts it makes"
         )
-    return found
+    return results
 
 
 def _stored(study: Study, path: Path) -> list[Outcome]:
+    """Return the answered attempts of a study in a store."""
     from ponder.store.store import Store
 
-    hint = (
-        "--guess accuracy=0.7 plans without; `ponder plan STUDY --probe 20` asks 20 per cell first"
-    )
+    hint = f"{FROM_GUESS}; {FROM_PROBE}"
     if not path.is_file():
         raise UserError(f"there is no store {path} to plan from", hint=hint)
     with Store(path) as store:
-        outcomes = [o for o in store.outcomes(study.cells) if o.answered]
+        outcomes = [outcome for outcome in store.outcomes(study.cells) if outcome.answered]
     if not outcomes:
         raise UserError(f"{path} has no answers to plan from", hint=hint)
     return outcomes
@@ -127,47 +141,64 @@ def _need(
     goal: Goal,
     guess: dict[str, float] | None,
 ) -> Need:
-    last = cells[-1]
-    seeds = max(len({cell.training_seeds for cell in own}) for own in cells)
-    sizes = {cell.size: cell for cell in last}
-    fixed = [_available(cell) for cell in sizes.values()]
-    problems, samples = sum(_asked(cell) for cell in sizes.values()), last[0].quota.samples
+    """Return what a model needs, given the cells and outcomes of one or two variants."""
+    seeds_by_variant = [len({cell.training_seeds for cell in variant}) for variant in cells]
+    seeds = max(seeds_by_variant)
+    trained = [number > 1 for number in seeds_by_variant]
+    by_size = {cell.size: cell for cell in cells[-1]}
+    problems = sum(_asked(cell) for cell in by_size.values())
+    samples = cells[-1][0].quota.samples
+    available: int | None = 0
+    for cell in by_size.values():
+        of_size = _available(cell)
+        if of_size is None:
+            available = None
+        elif available is not None:
+            available += of_size
     components, basis = _components(label, task, cells, outcomes, guess)
-    trained = [len({cell.training_seeds for cell in own}) > 1 for own in cells]
-    prices = [own[0].model.prices for own in cells]
-    guess_tokens = guess.get("tokens") if guess else None
-    tokens = [_mean_tokens(part) if part else guess_tokens for part in outcomes]
-    cost = [
-        _mean_cost(p, part) if part and p else None
-        for p, part in zip(prices, outcomes, strict=True)
-    ]
+    tokens: list[float | None] = []
+    costs: list[float | None] = []
+    for variant, variant_outcomes in zip(cells, outcomes, strict=True):
+        prices = variant[0].model.prices
+        if variant_outcomes:
+            tokens.append(_mean_tokens(variant_outcomes))
+        else:
+            tokens.append(guess.get("tokens") if guess else None)
+        if variant_outcomes and prices:
+            costs.append(_mean_cost(prices, variant_outcomes))
+        else:
+            costs.append(None)
     return Need(
         model=label,
         task=task,
         basis=basis,
         components=components,
         problems=problems,
-        sizes=len(sizes),
+        sizes=len(by_size),
         samples=samples,
         seeds=seeds,
-        most=sum(n for n in fixed if n is not None) if None not in fixed else None,
-        tokens=_parted(tokens, trained),
-        cost=_parted(cost, trained),
+        most=available,
+        tokens=_by_training(tokens, trained),
+        cost=_by_training(costs, trained),
         needed=goal.problems(components, samples, seeds),
         reached=goal.reached(components, problems, samples, seeds),
     )
 
 
-def _parted(amounts: Sequence[float | None], trained: Sequence[bool]) -> tuple[float, float] | None:
-    """The sums over models without training seeds and with; None if one is unknown."""
-    known = [amount for amount in amounts if amount is not None]
-    if len(known) < len(amounts):
-        return None
-    plain, seeded = (
-        math.fsum(n for n, t in zip(known, trained, strict=True) if t is which)
-        for which in (False, True)
-    )
-    return plain, seeded
+def _by_training(
+    amounts: Sequence[float | None], trained: Sequence[bool]
+) -> tuple[float, float] | None:
+    """Return the sums over models without training seeds and with; None if one is unknown."""
+    untrained_sum = 0.0
+    trained_sum = 0.0
+    for amount, is_trained in zip(amounts, trained, strict=True):
+        if amount is None:
+            return None
+        if is_trained:
+            trained_sum += amount
+        else:
+            untrained_sum += amount
+    return untrained_sum, trained_sum
 
 
 def _components(
@@ -177,64 +208,70 @@ def _components(
     outcomes: Sequence[list[Outcome]],
     guess: dict[str, float] | None,
 ) -> tuple[Components, str]:
+    """Return the components of the variance, and what they were estimated from."""
     from ponder.stats.frontier import variants
     from ponder.stats.power import of_one, of_two
 
     if guess is not None:
-        trained = sum(len({cell.training_seeds for cell in own}) > 1 for own in cells)
+        trained = sum(len({cell.training_seeds for cell in variant}) > 1 for variant in cells)
         known = {key: guess[key] for key in ("discordant", "within", "seeds") if key in guess}
-        both = guessed(guess.get("accuracy", 0.5), trained=trained, **known)
-        return both[len(cells) - 1], "a guess"
-    data = variants({str(number): part for number, part in enumerate(outcomes)})
+        one_or_two = guessed(guess.get("accuracy", 0.5), trained=trained, **known)
+        return one_or_two[len(cells) - 1], "a guess"
+    data = variants({str(number): variant for number, variant in enumerate(outcomes)})
     if len(data.variants) < len(cells) or data.problems < 2:
-        what = f"`{label}` has too few answers to plan from" + (f" on {task}" if task else "")
-        raise UserError(
-            what,
-            hint="`ponder plan STUDY --probe 20` asks 20 per cell first; --guess accuracy=0.7 plans without",
-        )
-    found = of_one(data.variants[0]) if len(cells) == 1 else of_two(*data.variants)
-    attempts = sum(len(v.correct) for v in data.variants)
-    return found, f"{count(attempts, 'attempt')} at {count(data.problems, 'problem')}"
+        what = f"`{label}` has too few answers to plan from"
+        if task:
+            what += f" on {task}"
+        raise UserError(what, hint=f"{FROM_PROBE}; {FROM_GUESS}")
+    if len(cells) == 1:
+        components = of_one(data.variants[0])
+    else:
+        components = of_two(*data.variants)
+    attempts = sum(len(variant.correct) for variant in data.variants)
+    return components, f"{count(attempts, 'attempt')} at {count(data.problems, 'problem')}"
 
 
 def _asked(cell: StudyCell) -> int:
-    return (
-        cell.quota.problems
-        if cell.task.fixed() is None and cell.quota.problems
-        else sum(1 for _ in cell.asked())
-    )
+    """Return how many problems a cell asks."""
+    if cell.task.fixed() is None and cell.quota.problems:
+        return cell.quota.problems
+    return sum(1 for _ in cell.asked())
 
 
 def _available(cell: StudyCell) -> int | None:
-    """How many problems a fixed set has; None: any number can be made."""
-    return (
-        None
-        if cell.task.fixed() is None
-        else sum(1 for _ in cell.task.problems(cell.size, cell.seed))
-    )
+    """Return how many problems a fixed set has; None if a task generates any number."""
+    if cell.task.fixed() is None:
+        return None
+    return sum(1 for _ in cell.task.problems(cell.size, cell.seed))
 
 
 def _mean_tokens(outcomes: Sequence[Outcome]) -> float:
-    return math.fsum(o.prompt_tokens + o.tokens("output") for o in outcomes) / len(outcomes)
+    tokens = [outcome.prompt_tokens + outcome.tokens("output") for outcome in outcomes]
+    return math.fsum(tokens) / len(outcomes)
 
 
-def _mean_cost(prices: Any, outcomes: Sequence[Outcome]) -> float:
+def _mean_cost(prices: Prices, outcomes: Sequence[Outcome]) -> float:
     from ponder.core import Bill
 
-    bills = (
-        Bill(o.prompt_tokens, o.thinking_tokens, o.answer_tokens, cached_tokens=o.cached_tokens)
-        for o in outcomes
-    )
-    return math.fsum(map(prices.cost, bills)) / len(outcomes)
+    costs = []
+    for outcome in outcomes:
+        bill = Bill(
+            outcome.prompt_tokens,
+            outcome.thinking_tokens,
+            outcome.answer_tokens,
+            cached_tokens=outcome.cached_tokens,
+        )
+        costs.append(prices.cost(bill))
+    return math.fsum(costs) / len(outcomes)
 
 
 def read_guess(text: str) -> dict[str, float]:
-    """`accuracy=0.7,discordant=0.1` as a table."""
+    """Return the table that `accuracy=0.7,discordant=0.1` stands for."""
     from ponder.core.plugins import nearest
 
     guess = {}
-    for part in text.split(","):
-        key, _, value = (word.strip() for word in part.partition("="))
+    for setting in text.split(","):
+        key, _, value = (word.strip() for word in setting.partition("="))
         if key not in GUESSES:
             raise UserError(
                 f"there is no guess `{key}`", where="--guess", hint=nearest(key, GUESSES)
@@ -243,221 +280,234 @@ def read_guess(text: str) -> dict[str, float]:
             guess[key] = float(value)
         except ValueError:
             raise UserError(f"`{value}` is not a number", where=f"--guess {key}") from None
-        if not 0 <= guess[key] <= (1e9 if key == "tokens" else 1):
+        largest = 1e9 if key == "tokens" else 1
+        if not 0 <= guess[key] <= largest:
             raise UserError(f"{key} is a fraction from 0 to 1, not {value}", where="--guess")
     accuracy = guess.get("accuracy", 0.5)
-    # one model is right, the other wrong: each in half of these problems
+    # One model is right, the other wrong: each in half of these problems.
     most = 2 * min(accuracy, 1 - accuracy)
     if guess.get("discordant", 0) > most + 1e-9:
-        what = f"models with an accuracy of {accuracy:g} can't disagree on more than {most:g} of the problems"
-        raise UserError(what, where="--guess discordant")
+        raise UserError(
+            f"models with an accuracy of {accuracy:g} can't disagree "
+            f"on more than {most:g} of the problems",
+            where="--guess discordant",
+        )
     return guess
 
 
 def design_rows(need: Need, goal: Goal) -> list[dict[str, Any]]:
-    """Samples against problems, at the same precision; a range if stored attempts can't tell
-    between from within.
+    """Return problems, attempts and costs for several numbers of samples, at the same precision.
+
+    Problems are a range if stored attempts can't separate variance between and within problems.
     """
-    rows, seeds = [], enough_seeds(need, goal)
+    rows = []
+    seeds = enough_seeds(need, goal)
     for samples in SAMPLES:
-        most = goal.problems(need.components, samples, seeds)
-        least = (
-            most
-            if need.components.separate
-            else goal.problems(need.components.all_within, samples, seeds)
-        )
-        problems = [None if math.isinf(n) else int(n) for n in (least, most)]
-        attempts = None if problems[1] is None else problems[1] * samples
+        high = goal.problems(need.components, samples, seeds)
+        low = high
+        if not need.components.separate:
+            low = goal.problems(need.components.all_within, samples, seeds)
+        problems = None if math.isinf(high) else int(high)
+        attempts = None if problems is None else problems * samples
         rows.append(
             {
                 "samples": samples,
-                "problems_low": problems[0],
-                "problems": problems[1],
+                "problems_low": None if math.isinf(low) else int(low),
+                "problems": problems,
                 "attempts": attempts,  # of each model
-                "tokens": _in_all(need.tokens, attempts, seeds),
-                "cost": _in_all(need.cost, attempts, seeds),
+                "tokens": _in_total(need.tokens, attempts, seeds),
+                "cost": _in_total(need.cost, attempts, seeds),
             }
         )
     return rows
 
 
-def _in_all(amounts: tuple[float, float] | None, attempts: int | None, seeds: int) -> float | None:
-    return (
-        None
-        if amounts is None or attempts is None
-        else attempts * (amounts[0] + seeds * amounts[1])
-    )
+def _in_total(
+    amounts: tuple[float, float] | None, attempts: int | None, seeds: int
+) -> float | None:
+    """Return tokens or cost of all models and seeds; None if unknown."""
+    if amounts is None or attempts is None:
+        return None
+    untrained, trained = amounts
+    return attempts * (untrained + seeds * trained)
 
 
 def enough_seeds(need: Need, goal: Goal) -> int:
-    """The study's training seeds, or if they are too few, the fewest that are enough."""
-    tried = (
-        [need.seeds, *(seeds for seeds in SEEDS if seeds > need.seeds)]
-        if need.components.trained
-        else [1]
-    )
-    return next(
-        (s for s in tried if math.isfinite(goal.problems(need.components, need.samples, s))),
-        need.seeds,
-    )
+    """Return the study's training seeds, or if they are too few, the fewest that are enough."""
+    candidates = [1]
+    if need.components.trained:
+        candidates = [need.seeds, *(seeds for seeds in SEEDS if seeds > need.seeds)]
+    for seeds in candidates:
+        if math.isfinite(goal.problems(need.components, need.samples, seeds)):
+            return seeds
+    return need.seeds
 
 
-def power_json(found: Sequence[Need], goal: Goal) -> dict[str, Any]:
-    def record(need: Need) -> dict[str, Any]:
-        variances = dataclasses.asdict(need.components) | {"total": need.components.total}
-        needed = None if math.isinf(need.needed) else int(need.needed)
-        designs = {"designs": design_rows(need, goal), "by_seeds": _by_seeds(need, goal)}
-        return dataclasses.asdict(need) | {"components": variances, "needed": needed} | designs
+def power_json(results: Sequence[Need], goal: Goal) -> dict[str, Any]:
+    """Return the needs of all models as JSON."""
+    records = []
+    for need in results:
+        record = dataclasses.asdict(need)
+        record["components"] = dataclasses.asdict(need.components)
+        record["components"]["total"] = need.components.total
+        record["needed"] = None if math.isinf(need.needed) else int(need.needed)
+        record["designs"] = design_rows(need, goal)
+        record["by_seeds"] = _seed_rows(need, goal)
+        records.append(record)
+    return {"margin": goal.margin, "width": goal.width, "needs": records}
 
-    return {"margin": goal.margin, "width": goal.width, "needs": [record(need) for need in found]}
 
-
-def _by_seeds(need: Need, goal: Goal) -> list[dict[str, Any]]:
+def _seed_rows(need: Need, goal: Goal) -> list[dict[str, Any]]:
+    """Return the problems needed for several numbers of training seeds."""
     if not need.components.trained:
         return []
-    numbers = [(seeds, goal.problems(need.components, need.samples, seeds)) for seeds in SEEDS]
-    return [{"seeds": seeds, "problems": None if math.isinf(n) else int(n)} for seeds, n in numbers]
+    rows = []
+    for seeds in SEEDS:
+        problems = goal.problems(need.components, need.samples, seeds)
+        rows.append({"seeds": seeds, "problems": None if math.isinf(problems) else int(problems)})
+    return rows
 
 
-def power_text(found: Sequence[Need], goal: Goal, study: Study) -> str:
-    """The needs of all models, the designs for the most demanding one, and what to do."""
+def power_text(results: Sequence[Need], goal: Goal, study: Study) -> str:
+    """Return the needs of all models, the designs for the most demanding one, and what to do."""
     first = next(iter(study.cells)).label.variant
-    wanted = (
-        f"an interval of accuracy {100 * goal.width:g} points wide"
-        if goal.width is not None
-        else f"to show `not worse than {first} by more than {100 * (goal.margin or 0):g} points` in 80 % of runs, if "
-        "it is as good: n = 7.85 · Var(d) / δ², and more where training seeds vary"
-    )
-    several = len({need.task for need in found}) > 1
-    head = (
-        "model",
-        *(("task",) if several else ()),
-        "from",
-        "variance",
-        "between",
-        "within",
-        "seeds' sd",
-    )
-    rows = [_line(need, several) for need in found]
-    table = columns(
-        [(*head, "problems", "samples", "this study", "problems needed"), *rows], numbers=8
-    )
-    hardest = max(
-        found,
-        key=lambda need: (need.needed, goal.problems(need.components, need.samples, SEEDS[-1])),
-    )
-    parts = [
-        f"wanted: {wanted}",
-        table,
-        _designs(hardest, goal),
-        _seeds(hardest, goal),
-        _advice(hardest, goal),
-    ]
-    return "\n\n".join(part for part in parts if part)
+    if goal.width is not None:
+        target = f"goal: an interval of accuracy {100 * goal.width:g} points wide"
+    else:
+        target = (
+            f"goal: to show `not worse than {first} by more than {100 * (goal.margin or 0):g} "
+            "points` in 80 % of runs, if it is as good: n = 7.85 · Var(d) / δ², "
+            "and more where training seeds vary"
+        )
+
+    def demand(need: Need) -> tuple[float, float]:
+        return need.needed, goal.problems(need.components, need.samples, SEEDS[-1])
+
+    hardest = max(results, key=demand)
+    paragraphs = [wrap(target), _needs_table(results), _designs(hardest, goal)]
+    if hardest.components.trained:
+        paragraphs.append(_seeds(hardest, goal))
+    paragraphs.append(bold(wrap(_advice(hardest, goal))))
+    return "\n\n".join(paragraphs)
+
+
+def _needs_table(results: Sequence[Need]) -> str:
+    """Return the variance of each model and the problems that it needs."""
+    several_tasks = len({need.task for need in results}) > 1
+    heading = ["model", "from", "variance", "between", "within", "seeds' sd"]
+    heading += ["problems", "samples", "this study", "problems needed"]
+    if several_tasks:
+        heading.insert(1, "task")
+    rows: list[list[Any]] = [heading]
+    for need in results:
+        components = need.components
+        between = "?"
+        within = "?"
+        if components.separate:
+            between = f"{components.between:.3f}"
+            within = f"{components.within + components.within_trained:.3f}"
+        spread = "–"
+        if components.trained:
+            spread = f"{100 * math.sqrt(components.seeds / components.trained):.1f} points"
+        row: list[Any] = [need.model, need.basis, f"{components.total:.3f}", between, within]
+        row += [spread, need.problems, need.samples, need.reached, _number(need.needed)]
+        if several_tasks:
+            row.insert(1, need.task)
+        rows.append(row)
+    return table(rows, numbers=8)
 
 
 def _number(n: float | None) -> str:
-    return "never" if n is None or math.isinf(n) else f"{n:,.0f}"
-
-
-def _line(need: Need, several: bool) -> tuple[Any, ...]:
-    c = need.components
-    parts = (f"{c.between:.3f}", f"{c.within + c.within_trained:.3f}") if c.separate else ("?", "?")
-    spread = f"{100 * math.sqrt(c.seeds / max(1, c.trained)):.1f} points" if c.trained else "–"
-    named = (need.model, *((need.task,) if several else ()), need.basis)
-    return (
-        *named,
-        f"{c.total:.3f}",
-        *parts,
-        spread,
-        need.problems,
-        need.samples,
-        need.reached,
-        _number(need.needed),
-    )
+    if n is None or math.isinf(n):
+        return "never"
+    return f"{n:,.0f}"
 
 
 def _designs(need: Need, goal: Goal) -> str:
-    rows = design_rows(need, goal)
-    each = " of each model" if goal.width is None else ""
-    head = [
-        "samples",
-        "problems",
-        f"attempts{each}" + (" and seed" if need.components.trained else ""),
-    ]
+    """Return the table of samples against problems."""
+    attempts = "attempts"
+    if goal.width is None:
+        attempts += " of each model"
+    if need.components.trained:
+        attempts += " and seed"
     if not need.components.separate:
-        head[-1] += ", at most"
-    head += ["tokens in all"] * (need.tokens is not None) + ["cost in all"] * (
-        need.cost is not None
-    )
-    lines: list[Sequence[Any]] = []
-    for row in rows:
-        low, high = _number(row["problems_low"]), _number(row["problems"])
-        line: list[Any] = [
-            row["samples"],
-            high if low == high else f"{low} to {high}",
-            row["attempts"],
-        ]
-        line += [None if row["tokens"] is None else short(round(row["tokens"]))] * (
-            need.tokens is not None
-        )
-        line += [None if row["cost"] is None else f"{row['cost']:.2f}"] * (need.cost is not None)
-        lines.append(line)
-    told = f"for {need.model}: samples against problems, at the same precision"
-    told += (
-        f", with {count(enough_seeds(need, goal), 'training seed')}"
-        if need.components.trained
-        else ""
-    )
+        attempts += ", at most"
+    heading = ["samples", "problems", attempts]
+    if need.tokens is not None:
+        heading.append("tokens in all")
+    if need.cost is not None:
+        heading.append("cost in all")
+    rows: list[list[Any]] = [heading]
+    for design in design_rows(need, goal):
+        low = _number(design["problems_low"])
+        high = _number(design["problems"])
+        problems = high if low == high else f"{low} to {high}"
+        row: list[Any] = [design["samples"], problems, design["attempts"]]
+        if need.tokens is not None:
+            tokens = design["tokens"]
+            row.append(None if tokens is None else short(round(tokens)))
+        if need.cost is not None:
+            cost = design["cost"]
+            row.append(None if cost is None else f"{cost:.2f}")
+        rows.append(row)
+    title = f"for {need.model}: samples against problems, at the same precision"
+    if need.components.trained:
+        title += f", with {count(enough_seeds(need, goal), 'training seed')}"
     if not need.components.separate:
-        told += (
+        title += (
             " (one sample per problem is stored, which can't tell how much a second one would add)"
         )
-    return f"{told}\n{columns([head, *lines], numbers=len(head))}"
+    return f"{wrap(title)}\n{table(rows, numbers=len(heading))}"
 
 
 def _seeds(need: Need, goal: Goal) -> str:
-    rows = _by_seeds(need, goal)
-    if not rows:
-        return ""
-    lines = [(row["seeds"], _number(row["problems"])) for row in rows]
-    return f"for {need.model}: training seeds, with {count(need.samples, 'sample')}\n" + columns(
-        [("seeds", "problems"), *lines], numbers=2
-    )
+    """Return the table of training seeds against problems."""
+    rows: list[tuple[Any, ...]] = [("seeds", "problems")]
+    for row in _seed_rows(need, goal):
+        rows.append((row["seeds"], _number(row["problems"])))
+    title = f"for {need.model}: training seeds, with {count(need.samples, 'sample')}"
+    return f"{title}\n{table(rows, numbers=2)}"
 
 
 def _advice(need: Need, goal: Goal) -> str:
-    """What to set, in one line."""
+    """Return what to set, in one sentence."""
     if need.needed <= need.problems:
-        return f"this study is large enough: {count(need.problems, 'problem')}, {_number(need.needed)} needed"
+        problems = count(need.problems, "problem")
+        return f"this study is large enough: {problems}, {_number(need.needed)} needed"
     if math.isinf(need.needed):
         seeds = enough_seeds(need, goal)
-        problems = goal.problems(need.components, need.samples, seeds)
-        if math.isfinite(problems):
-            return f"train {seeds} seeds and ask {problems:,.0f} problems: with {need.seeds} no number is enough"
+        enough = goal.problems(need.components, need.samples, seeds)
+        if math.isfinite(enough):
+            return (
+                f"train {seeds} seeds and ask {enough:,.0f} problems: "
+                f"with {need.seeds} no number is enough"
+            )
         return "training seeds differ too much for this: none of these numbers of seeds is enough"
     if need.most is not None and need.needed > need.most:
-        return _fixed(need, goal)
+        return _advice_for_fixed_set(need, goal)
     single = goal.problems(need.components, 1, need.seeds)
     per_size = math.ceil(single / need.sizes)
-    each = f" ({need.sizes} sizes: {need.sizes * per_size:,} in all)" if need.sizes > 1 else ""
+    setting = f"problems = {per_size}"
+    if need.sizes > 1:
+        setting += f" ({need.sizes} sizes: {need.sizes * per_size:,} in all)"
     return (
-        f"set problems = {per_size}{each} and samples = 1: at equal cost, new problems always tell more than further "
+        f"set {setting} and samples = 1: at equal cost, new problems always tell more than further "
         "samples of the same ones"
     )
 
 
-def _fixed(need: Need, goal: Goal) -> str:
+def _advice_for_fixed_set(need: Need, goal: Goal) -> str:
+    """Return what to set where a fixed set has too few problems for one sample each."""
     assert need.most is not None
+    available = f"the set has {need.most:,} problems"
     for samples in (1, 2, 4, 8, 16, 32, 64):
-        if (
-            samples > need.samples
-            and goal.problems(need.components, samples, need.seeds) <= need.most
-        ):
-            return f"the set has {need.most:,} problems, so set samples = {samples}"
+        if samples <= need.samples:
+            continue
+        if goal.problems(need.components, samples, need.seeds) <= need.most:
+            return f"{available}, so set samples = {samples}"
     if not need.components.separate:
         return (
-            f"the set has {need.most:,} problems, too few for one sample each; store 2 samples per problem to see "
+            f"{available}, too few for one sample each; store 2 samples per problem to see "
             "whether more would do"
         )
-    return f"the set has {need.most:,} problems, which no number of samples makes enough: take a larger one too"
+    return f"{available}, which no number of samples makes enough: use a larger set as well"

@@ -1,5 +1,4 @@
-"""`ponder prepare`: everything that a study needs before it runs, or one model or reward in a
-folder.
+"""`ponder prepare`: trains what a study needs before it runs, or one model or reward.
 
 `ponder prepare STUDY` stands for `ponder prepare study STUDY`. Each file in `recipes/` that defines
 `make(folder, …)` is a subcommand too; the parameters of that function are its options. The files
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ponder.cli import complete
-from ponder.cli.comments import comments
 from ponder.cli.options import (
     COLUMNS,
     FILE,
@@ -33,22 +31,21 @@ from ponder.cli.options import (
     command,
     named_columns,
     plugin_settings,
-    tell,
-    watch,
 )
+from ponder.cli.output import tell, watch
 from ponder.core.text import printable
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 RECIPES = Path(__file__).parent.parent / "recipes"
-OUT = click.option("-o", "--out", required=True, type=FILE, help="The folder to write to.")
+OUT = click.option("-o", "--out", required=True, type=FILE, help="Folder to write to.")
 
 
 class Prepare(Verbs):
-    """The commands that were added, then the recipes.
+    """A group of the commands that were added, then the recipes.
 
-    Anything else that comes first is the STUDY of `study`.
+    Any other first word is the STUDY of the command `study`.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -63,13 +60,20 @@ class Prepare(Verbs):
         return [*super().list_commands(ctx), *_recipes()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        added = super().get_command(ctx, cmd_name)
+        if added:
+            return added
         recipe = _recipes().get(cmd_name)
-        return super().get_command(ctx, cmd_name) or (
-            _command(cmd_name, recipe) if recipe else None
-        )
+        if recipe is None:
+            return None
+        return _recipe_command(cmd_name, recipe)
 
 
-@click.group(cls=Prepare, subcommand_metavar="STUDY | COMMAND [ARGS]...")
+@click.group(
+    cls=Prepare,
+    subcommand_metavar="STUDY | COMMAND [ARGS]...",
+    epilog="Example: ponder prepare long2short --jobs 2",
+)
 def prepare() -> None:
     """Train what a study needs before it runs, or one model or reward.
 
@@ -79,7 +83,7 @@ def prepare() -> None:
     """
 
 
-@prepare.command("study")
+@prepare.command("study", epilog="Example: ponder prepare long2short --jobs 2")
 @STUDY
 @SET_STUDY
 @SPENT_IN
@@ -89,10 +93,10 @@ def prepare() -> None:
 def whole_study(
     study: str, settings: tuple[str, ...], store: Path, as_json: bool, jobs: int, ray: str | None
 ) -> None:
-    """Make everything that STUDY needs before it runs.
+    """Train everything that STUDY needs before it runs.
 
-    That is trained models and fitted eviction policies. A run makes the same things when it gets to
-    them. What is already made is not made again. If interrupted, run it again to resume.
+    That is models under training methods and trainable eviction policies. A run trains them too
+    when it needs them; what is trained already is kept. If interrupted, run it again to resume.
     """
     from ponder.results.study import Study
     from ponder.run.executors import executing
@@ -101,18 +105,13 @@ def whole_study(
     loaded = Study.load(study, settings)
     with executing(loaded.cells, ray, jobs) as executor:
         if not watch(prepared(loaded, executor, store), as_json=as_json):
-            tell(f"nothing to make: no model of {study} has methods")
+            tell(f"nothing to prepare: no model of {study} has methods")
     tell(f"next: {command('run', study, settings, store)}")
 
 
-@prepare.command()
+@prepare.command(epilog="Example: ponder prepare model long2short --model 'long + dpo' -o dpo")
 @STUDY
-@click.option(
-    "--model",
-    "label",
-    default="",
-    help="The model's label, as legends show it. Not needed if the study has only one.",
-)
+@click.option("--model", "label", default="", help="Label of the model, if the study has several.")
 @OUT
 @SET_STUDY
 @SPENT_IN
@@ -120,25 +119,23 @@ def whole_study(
 def model(
     study: str, label: str, out: Path, settings: tuple[str, ...], store: Path, as_json: bool
 ) -> None:
-    """Make one model of STUDY that has weights of its own.
+    """Write the weights of one model of STUDY to a folder.
 
-    That is a model under a method such as merge or dpo. The folder is in the Hugging Face format.
+    That is a model under a method such as merge or dpo, with its label as in legends. The folder is
+    in the Hugging Face format.
     """
     from ponder.results.study import Study
     from ponder.run.prepare import make_model
 
     watch(make_model(Study.load(study, settings), label, out, store), as_json=as_json)
-    _made(out, as_json)
+    _print_folder(out, as_json)
     tell(f'next: name = "transformers", id = "{out}" in a study\'s [[model]]')
 
 
-@prepare.command("own_reward")
+@prepare.command("own_reward", epilog="Example: ponder prepare own_reward best-of -o reward")
 @STUDY
 @click.option(
-    "--model",
-    "label",
-    default="",
-    help="The model's label. Not needed if the study trains one reward.",
+    "--model", "label", default="", help="Label of the model, if the study trains several rewards."
 )
 @OUT
 @SET_STUDY
@@ -147,28 +144,29 @@ def model(
 def own_reward(
     study: str, label: str, out: Path, settings: tuple[str, ...], store: Path, as_json: bool
 ) -> None:
-    """Train the reward of STUDY that learns from its own model's samples.
+    """Train the reward of STUDY on samples of the study's own model.
 
-    That is `best_of` with reward = { name = "trained" }. The samples are of problems that the study
+    That is `best_of` with reward = { name = "trained" }. The samples answer problems that the study
     doesn't ask; the task labels them.
     """
     from ponder.results.study import Study
     from ponder.run.prepare import make_reward
 
     watch(make_reward(Study.load(study, settings), label, out, store), as_json=as_json)
-    _made(out, as_json)
+    _print_folder(out, as_json)
     tell(
-        f'next: reward = {{ name = "trained", id = "{out}" }}, or ponder score TRACES --reward trained --set id={out}'
+        f'next: reward = {{ name = "trained", id = "{out}" }}, '
+        f"or ponder score TRACES --reward trained --set id={out}"
     )
 
 
-@prepare.command()
+@prepare.command(epilog="Example: ponder prepare reward traces.jsonl --from org/name -o reward")
 @click.argument("traces", type=FILE)
 @click.option(
     "--from",
     "start",
     required=True,
-    help="The causal language model to train: a folder, or org/name.",
+    help="Causal language model to train: a folder, or org/name.",
 )
 @OUT
 @click.option(
@@ -176,7 +174,7 @@ def own_reward(
     default="oracle",
     show_default=True,
     shell_complete=complete.rewards,
-    help="The reward that labels each step.",
+    help="Reward that labels each step.",
 )
 @SPLIT
 @COLUMNS
@@ -196,7 +194,7 @@ def reward(
 ) -> None:
     """Train a process reward on reasoning traces.
 
-    TRACES is a file, a folder or a dataset, as for `ponder score`. Score with what was made:
+    TRACES is a file, a folder or a dataset, as for `ponder score`. To score with the result:
     `ponder score TRACES --reward trained --set id=DIR`.
     """
     from ponder.core import error_at
@@ -208,88 +206,81 @@ def reward(
     content: dict[str, Any] = {"quality": [labels]}
     for setting in settings:
         assign(content, setting)
-    reader, recipe = training.settings(
-        start, {key: value for key, value in content.items() if key != "quality"}
-    )
+    training_settings = {key: value for key, value in content.items() if key != "quality"}
+    reader, recipe = training.settings(start, training_settings)
     with error_at("--from"):
         reader.check_id()
     judge = build("rewards", {"of": reader.of, **labels}, "--quality", Path())
     split = [steps(trace, by) for trace in read(traces, columns=named_columns(named))]
     watch(training.train(reader, split, out, recipe, judge), as_json=as_json)
-    _made(out, as_json)
-    of = [] if reader.of == "all" else ["--set", f"of={reader.of}"]
-    words = [
-        "ponder",
-        "score",
-        str(traces),
-        "--reward",
-        "trained",
-        "--set",
-        f"id={out}",
-        *of,
-        "--by",
-        by,
-    ]
+    _print_folder(out, as_json)
+    words = ["ponder", "score", str(traces), "--reward", "trained", "--set", f"id={out}"]
+    if reader.of != "all":
+        words += ["--set", f"of={reader.of}"]
+    words += ["--by", by]
     tell(f"next: {shlex.join(words)}")
 
 
-def _made(out: Path, as_json: bool) -> None:
+def _print_folder(out: Path, as_json: bool) -> None:
     if not as_json:
         click.echo(printable(str(out)))
 
 
 class _Recipe(NamedTuple):
+    """The function `make` of a recipe, and the source it was parsed from."""
+
     function: ast.FunctionDef
-    comments: dict[int, str]
+    source: str
 
 
 def _recipes() -> dict[str, _Recipe]:
-    """The function `make` of each recipe that has one."""
-    return {
-        path.stem: recipe
-        for path in sorted(RECIPES.glob("*.py"))
-        for recipe in _makers(path.read_text("utf-8"))
-    }
+    """Return the recipes that define `make`, by name."""
+    recipes = {}
+    for path in sorted(RECIPES.glob("*.py")):
+        source = path.read_text("utf-8")
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.FunctionDef) and node.name == "make":
+                recipes[path.stem] = _Recipe(node, source)
+    return recipes
 
 
-def _makers(source: str) -> Iterator[_Recipe]:
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.FunctionDef) and node.name == "make":
-            yield _Recipe(node, comments(source))
-
-
-def _command(name: str, recipe: _Recipe) -> click.Command:
-    """A recipe as a command: its first parameter is the folder, the others are options."""
+def _recipe_command(name: str, recipe: _Recipe) -> click.Command:
+    """Return a recipe as a command: its first parameter is the folder, the others are options."""
 
     def callback(out: Path, as_json: bool, **options: Any) -> None:
         module = importlib.import_module(f"ponder.recipes.{name}")
         watch(module.make(out, **options), as_json=as_json)
-        _made(out, as_json)
+        _print_folder(out, as_json)
 
-    made = click.Command(
-        name, callback=callback, params=list(_options(recipe)), help=ast.get_docstring(recipe[0])
+    recipe_command = click.Command(
+        name,
+        callback=callback,
+        params=list(_options(recipe)),
+        help=ast.get_docstring(recipe.function),
+        epilog=f"Example: ponder prepare {name} -o DIR",
     )
-    JSON_LINES(OUT(made))
-    return made
+    JSON_LINES(OUT(recipe_command))
+    return recipe_command
 
 
 def _options(recipe: _Recipe) -> Iterator[click.Option]:
-    """One option per parameter after the folder; the comment beside a parameter is its help."""
+    """Yield an option per parameter after the folder; the comment at a parameter is its help."""
+    from ponder.cli.describe import comments
+
+    by_line = comments(recipe.source)
     arguments = recipe.function.args
-    defaults = [None] * (len(arguments.args) - len(arguments.defaults)) + [
-        *map(ast.literal_eval, arguments.defaults)
-    ]
-    for parameter, default in list(zip(arguments.args, defaults, strict=True))[1:]:
-        kind = (
-            int
-            if isinstance(parameter.annotation, ast.Name) and parameter.annotation.id == "int"
-            else str
-        )
-        given: dict[str, Any] = {"required": True} if default is None else {"default": default}
-        about = _sentence(recipe.comments.get(parameter.lineno, ""))
+    required = len(arguments.args) - len(arguments.defaults)
+    for index, parameter in enumerate(arguments.args):
+        if index == 0:  # the folder
+            continue
+        settings: dict[str, Any] = {"required": True}
+        if index >= required:
+            default = ast.literal_eval(arguments.defaults[index - required])
+            settings = {"default": default, "show_default": bool(default)}
+        annotation = parameter.annotation
+        is_int = isinstance(annotation, ast.Name) and annotation.id == "int"
+        comment = by_line.get(parameter.lineno, "")
+        if comment:
+            settings["help"] = f"{comment[:1].upper()}{comment[1:]}."
         name = f"--{parameter.arg.replace('_', '-')}"
-        yield click.Option([name], type=kind, show_default=bool(default), help=about, **given)
-
-
-def _sentence(comment: str) -> str:
-    return f"{comment[:1].upper()}{comment[1:]}." if comment else ""
+        yield click.Option([name], type=int if is_int else str, **settings)

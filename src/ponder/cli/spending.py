@@ -1,12 +1,13 @@
-"""What `plan` and adaptive runs print about tokens and money."""
+"""What `ponder plan` and adaptive runs print about attempts, tokens and money."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ponder.cli.options import columns
+from ponder.cli.output import table, wrap
 from ponder.core.text import count, printable
 from ponder.results.study import Study
 from ponder.run.caps import Money, priced_at_most
@@ -14,102 +15,112 @@ from ponder.run.plan import Forecast, Plan, Range, saved
 from ponder.run.progress import money_text, short
 from ponder.store.store import Store
 
+HEADING = ("model", "task", "expected from", "attempts", "stored", "to run", "calls")
+
 
 def plan_json(plan: Plan) -> dict[str, Any]:
-    def record(forecast: Forecast) -> dict[str, Any]:
-        data = dataclasses.asdict(forecast) | {"to_run": forecast.to_run}
-        ranges = {
-            key: value._asdict()
-            for key in ("tokens", "cost", "duration")
-            if (value := getattr(forecast, key))
-        }
-        return data | ranges
-
-    spent = plan.spent._asdict()
-    lines = [record(forecast) for forecast in plan.forecasts]
-    most = making_at_most(plan)
-    making = (
-        plan.making
-        and most
-        and {"calls": plan.making.calls, "tokens": most.tokens, "cost": most.cost}
-    )
-    told = {"total": record(plan.total), "currency": plan.currency, "spent": spent}
+    """Return a plan as JSON."""
+    preparation = None
+    limit = preparation_limit(plan)
+    if plan.making is not None and limit is not None:
+        preparation = {"calls": plan.making.calls, "tokens": limit.tokens, "cost": limit.cost}
     return {
-        "forecasts": lines,
-        **told,
-        "making": making,
+        "forecasts": [_forecast_json(forecast) for forecast in plan.forecasts],
+        "total": _forecast_json(plan.total),
+        "currency": plan.currency,
+        "spent": plan.spent._asdict(),
+        "making": preparation,
         "trainings": plan.trainings,
         "stop": plan.stop,
     }
 
 
+def _forecast_json(forecast: Forecast) -> dict[str, Any]:
+    data = dataclasses.asdict(forecast) | {"to_run": forecast.to_run}
+    for key in ("tokens", "cost", "duration"):
+        amounts = getattr(forecast, key)
+        if amounts:
+            data[key] = amounts._asdict()
+    return data
+
+
 def plan_text(plan: Plan, study: Study, probe: str) -> str:
-    """The table, a total row, and what the caps leave."""
-    lines = [*plan.forecasts, plan.total] if len(plan.forecasts) > 1 else plan.forecasts
-    money = plan.total.cost is not None
-    head = (
-        "model",
-        "task",
-        "expected from",
-        "attempts",
-        "stored",
-        "to run",
-        "calls",
-        "tokens: low",
-        "expected",
-        "at most",
-    )
-    heads = (*head, f"{plan.currency}: low", "expected", "at most") if money else head
-    rows = [
-        (
-            *(line.model, line.task, line.basis, line.attempts, line.stored, line.to_run),
-            None if line.calls is None else short(line.calls),
-            *_numbers(line.tokens, short),
-            *(_numbers(line.cost, money_text) if money else ()),
-        )
-        for line in lines
-    ]
-    notes = [f"stop: {plan.stop}; {_at_most(plan.total)}"] if plan.stop else []
+    """Return the table of forecasts with a total, and notes on caps and preparations.
+
+    `probe` is the command that asks a few attempts to plan from.
+    """
+    forecasts = list(plan.forecasts)
+    if len(forecasts) > 1:
+        forecasts.append(plan.total)
+    priced = plan.total.cost is not None
+    heading = [*HEADING, "tokens: low", "expected", "at most"]
+    if priced:
+        heading += [f"{plan.currency}: low", "expected", "at most"]
+    rows: list[list[Any]] = [heading]
+    for forecast in forecasts:
+        row: list[Any] = [forecast.model, forecast.task, forecast.basis]
+        row += [forecast.attempts, forecast.stored, forecast.to_run]
+        row.append(None if forecast.calls is None else short(forecast.calls))
+        row += _range(forecast.tokens, short)
+        if priced:
+            row += _range(forecast.cost, money_text)
+        rows.append(row)
+    notes = [wrap(note, indent="  ") for note in _notes(plan, study, probe)]
+    return "\n".join([table(rows, numbers=len(heading) - 3), *notes])
+
+
+def _range(amounts: Range | None, text: Callable[[float], str]) -> list[str | None]:
+    if amounts is None:
+        return [None, None, None]
+    return [None if amount is None else text(amount) for amount in amounts]
+
+
+def _notes(plan: Plan, study: Study, probe: str) -> list[str]:
+    """Return what a reader must know besides the numbers, one line each."""
+    notes = []
+    if plan.stop:
+        notes.append(f"stop: {plan.stop}; {_attempts_at_most(plan.total)}")
     notes += _caps(plan, study)
     if plan.trainings:
-        notes.append(f"making: methods first train {count(plan.trainings, 'model')}")
+        notes.append(f"preparation: methods first train {count(plan.trainings, 'model')}")
     if plan.making is None:
         notes.append(
-            "making: methods first draw samples to train on, whose number of tokens has no limit"
+            "preparation: methods first draw samples to train on; nothing limits their tokens"
         )
     elif plan.making.calls:
-        most = making_at_most(plan) or Money()
-        cost = f" and {money_text(most.cost)} {plan.currency}" if most.cost else ""
-        calls, tokens = short(plan.making.calls), f"{short(most.tokens)} tokens{cost}"
-        counted = (
-            ", which the caps count"
-            if study.max_tokens is not None or study.max_cost is not None
-            else ""
-        )
+        limit = preparation_limit(plan) or Money()
+        amount = f"{short(limit.tokens)} tokens"
+        if limit.cost:
+            amount += f" and {money_text(limit.cost)} {plan.currency}"
+        if study.max_tokens is not None or study.max_cost is not None:
+            amount += ", which the caps count"
+        calls = short(plan.making.calls)
         notes.append(
-            f"making: methods first draw samples to train on: {calls} calls, at most {tokens}{counted}"
+            f"preparation: methods first draw samples to train on: {calls} calls, at most {amount}"
         )
-    endless = sorted({cell.label.model for cell in study.cells if cell.turn_limit(0, None) is None})
-    if endless:
-        names = ", ".join(f"`{name}`" for name in endless)
+    unlimited = {cell.label.model for cell in study.cells if cell.turn_limit(0, None) is None}
+    if unlimited:
+        names = ", ".join(f"`{name}`" for name in sorted(unlimited))
         notes.append(
-            f"at most: unknown, because nothing limits a reply of {names}; give its [[model]] a `budget`, in tokens"
+            f"at most: unknown, because nothing limits a reply of {names}; "
+            "give its [[model]] a `budget`, in tokens"
         )
-    if plan.total.tokens.expected is None and not all(
-        line.basis == "the run decides" for line in plan.forecasts
-    ):
+    run_decides = all(forecast.basis == "the run decides" for forecast in plan.forecasts)
+    if plan.total.tokens.expected is None and not run_decides:
         notes.append(
             f"expected: unknown before anything is asked; `{probe}` asks 2 per cell and keeps them"
         )
-    return "\n".join([columns([heads, *rows], numbers=len(heads) - 3), *notes])
+    return notes
 
 
-def making_at_most(plan: Plan) -> Money | None:
-    """Return the most that preparations still take; None if there is no limit."""
-    return None if plan.making is None else priced_at_most(plan.making, None)
+def preparation_limit(plan: Plan) -> Money | None:
+    """Return an upper bound on what preparations still spend; None if there is no limit."""
+    if plan.making is None:
+        return None
+    return priced_at_most(plan.making, None)
 
 
-def _at_most(total: Forecast) -> str:
+def _attempts_at_most(total: Forecast) -> str:
     if total.to_run:
         return f"at most {count(total.attempts, 'attempt')}, likely fewer"
     if total.calls or total.calls is None:
@@ -117,70 +128,72 @@ def _at_most(total: Forecast) -> str:
     return "nothing more to ask"
 
 
+def _caps(plan: Plan, study: Study) -> list[str]:
+    """Return for each cap what earlier runs spent of it, and whether the study may reach it."""
+    notes = []
+    preparation = preparation_limit(plan) or Money()
+    if study.max_tokens is not None:
+        cap = short(study.max_tokens)
+        if plan.spent.tokens:
+            cap += f", of which earlier runs spent {short(plan.spent.tokens)}"
+        remaining = study.max_tokens - plan.spent.tokens
+        outlook = _outlook(remaining, plan.total.tokens, preparation.tokens)
+        notes.append(f"max_tokens: {cap}; {outlook}")
+    if study.max_cost is not None:
+        cap = f"{money_text(study.max_cost)} {plan.currency}"
+        if plan.spent.cost:
+            cap += f", of which earlier runs spent {money_text(plan.spent.cost)}"
+        remaining_money = study.max_cost - plan.spent.cost
+        outlook = _outlook(remaining_money, plan.total.cost or Range(0, 0, 0), preparation.cost)
+        notes.append(f"max_cost: {cap}; {outlook}")
+    return notes
+
+
+def _outlook(remaining: float, amounts: Range, preparation: float) -> str:
+    """Return whether a study fits under what remains of a cap."""
+    if amounts.at_most is not None and amounts.at_most + preparation <= remaining:
+        return "the study fits"
+    likely = amounts.low if amounts.expected is None else amounts.expected
+    if likely > remaining:
+        return "a run will stop there"
+    return "a run may stop there"
+
+
 def adaptive_json(study: Study, path: Path) -> dict[str, Any]:
-    """What an adaptive run has found, and what it left out of the full plan."""
+    """Return what an adaptive run has decided, and what it saved of the full plan."""
     from ponder.run.adaptive import decisions  # imports NumPy
 
     with Store(path) as store:
-        found = decisions(study, store)
-    left = saved(study, path)
+        decided = decisions(study, store)
+    unused = saved(study, path)
     savings = None
-    if left:
+    if unused:
         savings = {
-            "attempts": left.to_run,
-            "tokens": left.tokens.expected,
-            "cost": left.cost and left.cost.expected,
+            "attempts": unused.to_run,
+            "tokens": unused.tokens.expected,
+            "cost": unused.cost and unused.cost.expected,
         }
     return {
-        "decisions": [dataclasses.asdict(decision) for decision in found],
-        "attempts": sum(decision.attempts for decision in found),
-        "full_plan": sum(decision.at_most for decision in found),
+        "decisions": [dataclasses.asdict(decision) for decision in decided],
+        "attempts": sum(decision.attempts for decision in decided),
+        "full_plan": sum(decision.at_most for decision in decided),
         "saved": savings,  # None: the run chose the sizes, so there is no full plan
     }
 
 
 def adaptive_text(data: dict[str, Any], currency: str) -> str:
-    """The same in sentences."""
+    """Return what `adaptive_json` returned, in sentences."""
     sentences = [printable(decision["text"]) for decision in data["decisions"]]
-    left = data["saved"]
-    if left is None:
+    savings = data["saved"]
+    if savings is None:
         return "\n".join(sentences)
-    rest = [f"about {short(left['tokens'])} tokens"] if left["tokens"] else []
-    rest += [f"{money_text(left['cost'])} {currency}"] if left["cost"] else []
-    would = f"; the rest would take {' and '.join(rest)}" if rest else ""
-    made = f"{data['attempts']:,} of the full plan's {count(data['full_plan'], 'attempt')}{would}"
-    return "\n".join([*sentences, made])
-
-
-def _numbers(amounts: Range | None, text: Any) -> tuple[str | None, ...]:
-    return tuple(None if n is None else text(n) for n in amounts or (None, None, None))
-
-
-def _caps(plan: Plan, study: Study) -> list[str]:
-    """For each cap what is left of it, and whether the study may reach it."""
-    notes = []
-    making = making_at_most(plan) or Money()
-    if study.max_tokens is not None:
-        ends = _ends(study.max_tokens - plan.spent.tokens, plan.total.tokens, making.tokens)
-        earlier = (
-            f", of which earlier runs spent {short(plan.spent.tokens)}" if plan.spent.tokens else ""
-        )
-        notes.append(f"max_tokens: {short(study.max_tokens)}{earlier}; {ends}")
-    if study.max_cost is not None:
-        ends = _ends(
-            study.max_cost - plan.spent.cost, plan.total.cost or Range(0, 0, 0), making.cost
-        )
-        earlier = (
-            f", of which earlier runs spent {money_text(plan.spent.cost)}"
-            if plan.spent.cost
-            else ""
-        )
-        notes.append(f"max_cost: {money_text(study.max_cost)} {plan.currency}{earlier}; {ends}")
-    return notes
-
-
-def _ends(left: float, amounts: Range, making: float) -> str:
-    if amounts.at_most is not None and amounts.at_most + making <= left:
-        return "the study fits"
-    likely = amounts.low if amounts.expected is None else amounts.expected
-    return "a run will stop there" if likely > left else "a run may stop there"
+    amounts = []
+    if savings["tokens"]:
+        amounts.append(f"about {short(savings['tokens'])} tokens")
+    if savings["cost"]:
+        amounts.append(f"{money_text(savings['cost'])} {currency}")
+    full_plan = count(data["full_plan"], "attempt")
+    last = f"{data['attempts']:,} of the full plan's {full_plan}"
+    if amounts:
+        last += f"; the rest would take {' and '.join(amounts)}"
+    return "\n".join([*sentences, last])

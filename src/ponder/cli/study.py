@@ -1,4 +1,4 @@
-"""Verbs that take a study: plan, run, regrade, report, export."""
+"""Commands that take a study: plan, run, regrade, report, view, export; and import, which writes one."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from ponder.cli.model_option import load
+from ponder.cli import complete
 from ponder.cli.options import (
     FILE,
     JOBS,
+    JSON,
     RAY,
+    STORE,
+    STORE_FILE,
     command,
-    resumable,
-    say,
+    load,
     study_options,
-    tell,
 )
+from ponder.cli.output import resumable, say, tell
 from ponder.core import FromLog, UserError
 from ponder.core.text import count
 
@@ -30,37 +32,32 @@ if TYPE_CHECKING:
     from ponder.run.progress import Tally
     from ponder.study.cell import StudyCell
 
-
 FRACTION = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
-@click.command()
+@click.command(epilog="Example: ponder plan effort --probe 2")
 @study_options
 @click.option(
     "--probe",
     type=click.IntRange(1),
     metavar="N",
-    help="First make N attempts per cell, and plan from what they took. They are kept in the store.",
+    help="First make N attempts per cell, store them, and plan from what they took.",
 )
 @click.option(
-    "--power",
-    is_flag=True,
-    help="Show how many problems, samples and seeds an answer needs, and stop.",
+    "--power", is_flag=True, help="Show how many problems, samples and seeds an answer needs."
 )
 @click.option(
     "--margin",
     type=FRACTION,
-    help="With --power: the loss of accuracy that is tolerable.  [default: 0.03]",
+    help="With --power: tolerable loss of accuracy, as a fraction.  [default: 0.03]",
 )
 @click.option(
-    "--width",
-    type=FRACTION,
-    help="With --power: how wide the interval of an accuracy may be, end to end.",
+    "--width", type=FRACTION, help="With --power: width of an accuracy's interval, end to end."
 )
 @click.option(
     "--guess",
     metavar="KEY=VALUE,…",
-    help="With --power: plan from accuracy=0.7 and, if known, discordant, within, seeds, tokens instead of the store.",
+    help="With --power: plan from guesses, such as accuracy=0.7,within=0.1.",
 )
 def plan(
     study: str,
@@ -76,20 +73,23 @@ def plan(
 ) -> None:
     """Show how many attempts STUDY makes, and what they will take.
 
-    Nothing is asked and nothing is spent, unless --probe says so. `at most` counts every call at
+    Nothing is asked and nothing is spent, unless --probe is given. `at most` counts every call at
     its whole budget; `expected` comes from stored attempts. With --power it shows instead how many
     problems, samples and training seeds it takes to show that a model is not worse than the study's
-    first by more than --margin, or to know an accuracy within --width.
+    first by more than --margin, or to estimate an accuracy within --width. Guesses are accuracy,
+    discordant, within, seeds and tokens.
     """
     from ponder.cli.spending import plan_json, plan_text
-    from ponder.run.plan import plan as planned
-    from ponder.run.plan import probe as probing
+    from ponder.run.plan import plan as make_plan
+    from ponder.run.plan import probe as probe_cells
     from ponder.run.progress import summary
 
-    loaded, about_power = load(study, settings, models), bool(power or margin or width or guess)
+    loaded = load(study, settings, models)
+    about_power = bool(power or margin or width or guess)
     if probe:
-        tally = run_in_terminal(loaded, store, cells=probing(loaded, probe))
-        if troubles := summary(tally):
+        tally = run_in_terminal(loaded, store, cells=probe_cells(loaded, probe))
+        troubles = summary(tally)
+        if troubles:
             tell(troubles)
     elif not about_power:  # stored attempts can be read without keys
         loaded.check()
@@ -98,11 +98,12 @@ def plan(
     if about_power:
         _plan_power(loaded, store, as_json, margin, width, guess)
         return
-    result = planned(loaded, store)
-    again = command("plan", study, settings, store, models)
-    say(plan_json(result), as_json, lambda: plan_text(result, loaded, f"{again} --probe 2"))
-    if slow := result.warning():
-        click.echo(slow, err=True)
+    result = make_plan(loaded, store)
+    probe_command = f"{command('plan', study, settings, store, models)} --probe 2"
+    say(plan_json(result), as_json, lambda: plan_text(result, loaded, probe_command))
+    slow = result.warning()
+    if slow:
+        tell(slow)
 
 
 def _plan_power(
@@ -113,16 +114,20 @@ def _plan_power(
     width: float | None,
     guess: str | None,
 ) -> None:
+    """Print how large a study must be for a margin or a width."""
     from ponder.cli.power import Goal, needs, power_json, power_text, read_guess
 
     if margin is not None and width is not None:
         raise UserError("give --margin or --width, not both")
-    one = len({cell.label.variant for cell in study.cells}) == 1
     if margin is None and width is None:
-        margin, width = (None, 0.1) if one else (0.03, None)
+        variants = {cell.label.variant for cell in study.cells}
+        if len(variants) == 1:
+            width = 0.1
+        else:
+            margin = 0.03
     goal = Goal(margin, width)
-    found = needs(study, store, goal, read_guess(guess) if guess else None)
-    say(power_json(found, goal), as_json, lambda: power_text(found, goal, study))
+    results = needs(study, store, goal, read_guess(guess) if guess else None)
+    say(power_json(results, goal), as_json, lambda: power_text(results, goal, study))
 
 
 def run_in_terminal(
@@ -136,7 +141,7 @@ def run_in_terminal(
     release_lost: bool = False,
     warn: bool = True,
 ) -> Tally:
-    """Run a study with a line of progress.
+    """Run a study with a line of progress, and return its tally.
 
     After a signal, exit with 128 plus its number, as a shell expects.
     """
@@ -156,25 +161,26 @@ def run_in_terminal(
         stop = Stop(GRACE if grace is None else grace, session.write_progress)
         asyncio.run(run_until_signal(session, stop))
     if stop.signal:
-        if done := work_done(session.tally):
+        done = work_done(session.tally)
+        if done:
             tell(done)
         tell("interrupted; run the same command again to resume")
         raise click.exceptions.Exit(128 + stop.signal)
     return session.tally
 
 
-@click.command()
+@click.command(epilog="Example: ponder run effort --set problems=5")
 @study_options
 @click.option(
     "--release-lost",
     is_flag=True,
-    help="Count calls in flight when earlier runs were killed as not billed. Check your provider's bill first.",
+    help="Count the open calls of killed runs as not billed. Check your bill first.",
 )
 @click.option(
     "--grace",
     type=click.FloatRange(0),
     metavar="SECONDS",
-    help="How long Ctrl-C and SIGTERM wait for the calls in progress; a second one drops them.  [default: 30]",
+    help="How long Ctrl-C and SIGTERM wait for open calls.  [default: 30]",
 )
 @JOBS
 @RAY
@@ -191,8 +197,8 @@ def run(
 ) -> None:
     """Make the attempts of STUDY that the store doesn't hold yet.
 
-    If interrupted, run it again to resume. Failed attempts (the endpoint gave no answer) are
-    retried by the next run.
+    If interrupted, run it again to resume. A second Ctrl-C drops the calls that the first one waits
+    for. Failed attempts (the endpoint gave no answer) are retried by the next run.
     """
     from ponder.cli.spending import adaptive_json, adaptive_text
     from ponder.run.progress import summary
@@ -209,24 +215,29 @@ def run(
         data["adaptive"] = adaptive_json(loaded, store)
         lines.append(adaptive_text(data["adaptive"], tally.currency))
     say(data, as_json, lambda: "\n".join(lines))
-    if troubles := summary(tally):
+    troubles = summary(tally)
+    if troubles:
         tell(troubles)
-    if tally.failed:
-        tell(
-            f"{count(tally.failed, 'attempt')} failed and left out; run the same command again to retry"
-        )
-        raise click.exceptions.Exit(1)
+    exit_if_failed(tally)
     tell(f"next: {command('report', study, settings, store, models)}")
 
 
-@click.command()
+def exit_if_failed(tally: Tally) -> None:
+    """Print how many attempts failed, and exit with code 1 if some did."""
+    if tally.failed:
+        failed = count(tally.failed, "attempt")
+        tell(f"{failed} failed and left out; run the same command again to retry")
+        raise click.exceptions.Exit(1)
+
+
+@click.command(epilog="Example: ponder regrade effort")
 @study_options
 def regrade(
     study: str, store: Path, settings: tuple[str, ...], models: tuple[str, ...], as_json: bool
 ) -> None:
     """Grade the stored answers of STUDY again, after a grader changed.
 
-    No model is called.
+    No model is called and nothing is spent.
     """
     from ponder.run.attempt import grade_again
     from ponder.store.benchmark_digests import with_stored_digests
@@ -239,9 +250,9 @@ def regrade(
     say({"changed": changed}, as_json, lambda: f"{count(changed, 'grade')} changed")
 
 
-@click.command()
+@click.command(epilog="Example: ponder report effort -o reports/first")
 @study_options
-@click.option("-o", "--out", type=FILE, help="The folder to write to.  [default: reports/STUDY]")
+@click.option("-o", "--out", type=FILE, help="Folder to write to.  [default: reports/STUDY]")
 @click.option(
     "--track",
     type=click.Choice(["mlflow", "wandb"]),
@@ -254,7 +265,7 @@ def regrade(
     type=click.FloatRange(0, 500),
     default=2.0,
     show_default=True,
-    help="The most that compressed transcripts take inside the page; those behind drawn points come first.",
+    help="Megabytes of compressed transcripts inside the page.",
 )
 def report(
     study: str,
@@ -268,7 +279,8 @@ def report(
 ) -> None:
     """Draw the figures of STUDY and write its report page.
 
-    The page is one HTML file that needs nothing else; each figure is a file of its own too.
+    The page is one HTML file that needs nothing else. It contains transcripts, those of drawn points
+    first, up to the limit of --transcripts. Each figure is also written to its own files.
     """
     from ponder.core.plugins import need
     from ponder.results.interop.tracking import track as log_report
@@ -278,13 +290,13 @@ def report(
     if track:
         need(track, f"--track {track}")  # better known before minutes of drawing
     files, covered = write_report(results, out or Path("reports") / results.study.name, megabytes)
-    shown = [str(f) for f in files if f.suffix == ".png" or f == files[0]]
+    pictures = [str(file) for file in files if file.suffix == ".png" or file == files[0]]
     data = {
-        "files": [str(f) for f in files],
+        "files": [str(file) for file in files],
         "complete": covered.complete,
         **dataclasses.asdict(covered),
     }
-    say(data, as_json, lambda: "\n".join(shown))
+    say(data, as_json, lambda: "\n".join(pictures))
     _tell_missing(results.study, covered, command("run", study, settings, store, models))
     if track:  # at the end: a server may take long, or not answer
         runs = log_report(results, files, track)
@@ -292,13 +304,80 @@ def report(
 
 
 def _tell_missing(study: Study, covered: Coverage, run: str) -> None:
-    """Say which attempts the store lacks, and the command that makes them."""
-    if not covered.complete:
-        again = not all(isinstance(cell.model, FromLog) for cell in study.cells)
-        tell(covered.text() + (f"; to go on: {run}" if again else ""))
+    """Print which attempts the store lacks, and the command that makes them."""
+    if covered.complete:
+        return
+    text = covered.text()
+    if not all(isinstance(cell.model, FromLog) for cell in study.cells):
+        text += f"; to resume: {run}"
+    tell(text)
 
 
-@click.command()
+@click.command(epilog="Example: ponder view --store ponder.db")
+@click.argument("studies", metavar="[STUDY]…", nargs=-1, shell_complete=complete.studies)
+@click.option(
+    "--store",
+    "stores",
+    default=[STORE],
+    show_default=STORE,
+    multiple=True,
+    type=FILE,
+    help="File that holds attempts. May be repeated.",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to serve on.",
+)
+@click.option(
+    "--port",
+    default=7575,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port to serve on; 0 takes a free one.",
+)
+@click.option(
+    "--open/--no-open",
+    "browse",
+    default=True,
+    show_default=True,
+    help="Open the page in a browser.",
+)
+def view(
+    studies: tuple[str, ...], stores: tuple[Path, ...], host: str, port: int, browse: bool
+) -> None:
+    """Look at studies in a browser, from any point to its transcript.
+
+    Every study in the stores is shown as it was last run; a STUDY that is named is shown as its file
+    is now. Nothing is changed, and a study may run meanwhile. The page requires a token, which is
+    part of the printed address. Ctrl-C stops it.
+    """
+    from contextlib import ExitStack
+
+    from ponder.results.study import Study
+    from ponder.results.view.server import bound, opening_file, serve
+
+    loaded = [Study.load(name) for name in studies]
+    for store in stores:
+        if not store.is_file():
+            study = studies[0] if studies else "STUDY"
+            hint = f"`{command('run', study, (), store)}` creates it"
+            raise UserError(f"there is no store {store}", hint=hint)
+    listening = bound(host, port)
+    with ExitStack() as until_the_end:
+
+        def on_start(address: str) -> None:
+            tell(f"{address}\nCtrl-C stops the page")
+            if browse:
+                import webbrowser
+
+                webbrowser.open(until_the_end.enter_context(opening_file(address)).as_uri())
+
+        serve(listening, host, stores, loaded, on_start)
+
+
+@click.command(epilog="Example: ponder export effort --format parquet")
 @study_options
 @click.option(
     "--format",
@@ -306,15 +385,13 @@ def _tell_missing(study: Study, covered: Coverage, run: str) -> None:
     type=click.Choice(["csv", "jsonl", "parquet", "traces", "inspect", "verifiers", "trl"]),
     default="csv",
     show_default=True,
-    help="What to write; traces are for `ponder score` and training, inspect is an eval log for Inspect, verifiers and "
-    "trl are problems to train on.",
+    help="What to write; see above.",
 )
 @click.option(
     "-o",
     "--out",
     type=FILE,
-    help="The file to write; - is standard output, for csv, jsonl and traces.  [default: STUDY.FORMAT; for traces "
-    "STUDY.traces.jsonl, for inspect STUDY.json; else the folder STUDY-FORMAT]",
+    help="File or folder to write; - is standard output.  [default: STUDY.FORMAT]",
 )
 @click.option(
     "-n",
@@ -323,7 +400,7 @@ def _tell_missing(study: Study, covered: Coverage, run: str) -> None:
     type=click.IntRange(0),
     default=100,
     show_default=True,
-    help="For verifiers and trl: training problems per task and size, none of which the study asks.",
+    help="For verifiers and trl: training problems per task and size.",
 )
 def export(
     study: str,
@@ -337,9 +414,11 @@ def export(
 ) -> None:
     """Write the attempts of STUDY, or its problems, to a file.
 
-    An Inspect log has room for one model: of several models, each has a file of its own. verifiers
-    and trl get problems instead of attempts, and need no store: `test` has those that the study
-    asks, `train` has others. Replies are graded by the study's own tasks.
+    csv, jsonl and parquet hold one row per attempt; traces are for `ponder score` and for training,
+    in STUDY.traces.jsonl; inspect is an eval log for Inspect, in STUDY.json, one file per model.
+    verifiers and trl hold problems instead of attempts, in the folder STUDY-FORMAT, and need no
+    store: `test` has those that the study asks, `train` has others. Replies are graded by the
+    study's own tasks.
     """
     from ponder.results.export import STDOUT, write
     from ponder.results.interop.environment import export as export_problems
@@ -348,13 +427,16 @@ def export(
 
     loaded = load(study, settings, models)
     if out == STDOUT and (as_json or form not in ("csv", "jsonl", "traces")):
-        what = "csv, jsonl and traces can be written to standard output, without --json"
-        raise UserError(what, hint="name a file with -o")
+        raise UserError(
+            "only csv, jsonl and traces can be written to standard output, without --json",
+            hint="name a file with -o",
+        )
     if form == "verifiers" or form == "trl":  # noqa: PLR1714 so that mypy knows
         files, rows = export_problems(loaded, form, out, number)
         if not any(file.stem == "train" and file.stat().st_size for file in files):
             tell(
-                "there are no training problems: a fixed set has none but those in a [[train]] of the study"
+                "there are no training problems: "
+                "a fixed set has only those in a [[train]] of the study"
             )
     else:
         results = loaded.results(store)
@@ -362,10 +444,64 @@ def export(
         with Store(store) as opened:
             missing, _ = counts(results.study.cells, opened)
         if missing:  # perhaps: a small task may have fewer problems than the study asks for
-            _tell_missing(
-                results.study, results.coverage(), command("run", study, settings, store, models)
-            )
+            run_command = command("run", study, settings, store, models)
+            _tell_missing(results.study, results.coverage(), run_command)
     if out == STDOUT:
         return
     data = {"file": str(files[0]), "files": [str(file) for file in files], "rows": rows}
     say(data, as_json, lambda: "\n".join(map(str, files)))
+
+
+@click.command("import", epilog="Example: ponder import logs/2026-01-01_math.eval")
+@click.argument("logs", metavar="LOG…", type=FILE, nargs=-1, required=True)
+@STORE_FILE
+@click.option("-o", "--out", type=FILE, help="Study file to write.  [default: TASK.toml]")
+@click.option(
+    "--scorer",
+    default="",
+    metavar="NAME",
+    help="Scorer that decides what is correct.  [default: the log's first]",
+)
+@click.option(
+    "--right",
+    type=float,
+    metavar="SCORE",
+    help="Minimum score that counts as correct.  [default: 1, the highest]",
+)
+@click.option(
+    "--size",
+    default="",
+    metavar="KEY",
+    help="Key in a sample's metadata that holds its size.  [default: none]",
+)
+@JSON
+def import_(
+    logs: tuple[Path, ...],
+    store: Path,
+    out: Path | None,
+    scorer: str,
+    right: float | None,
+    size: str,
+    as_json: bool,
+) -> None:
+    """Read logs of Inspect or lm-eval into a store and a study.
+
+    LOG is an .eval or .json file of Inspect, a samples_*.jsonl file of lm-eval, or a folder with
+    such files. Then `ponder report`, `compare`, `view` and `export` work on the study. Give all
+    logs of an evaluation at once: models are compared on the same problems, and several runs of one
+    model are its samples. Importing a log again changes nothing.
+    """
+    from ponder.results.interop.importing import import_logs
+
+    result = import_logs(logs, store, out, scorer, right, size)
+    attempts = sum(result.endings.values())
+    data = vars(result) | {"attempts": attempts, "store": str(store)}
+    endings = ", ".join(f"{n:,} {ending}" for ending, n in result.endings.most_common())
+    text = (
+        f"{count(attempts, 'attempt')} read from {count(result.logs, 'log')}, "
+        f"{result.new:,} of them new in {store}: {endings}\n{result.study}"
+    )
+    say(data, as_json, lambda: text)
+    for note in result.notes():
+        tell(note)
+    tell(f"next: {command('report', str(result.study), (), store)}")

@@ -1,4 +1,4 @@
-"""Verbs that take a file of reasoning traces: score and select."""
+"""Commands that take a file of reasoning traces: score and select."""
 
 from __future__ import annotations
 
@@ -17,13 +17,10 @@ from ponder.cli.options import (
     FILE,
     JSON,
     SPLIT,
-    columns,
     named_columns,
     plugin_settings,
-    say,
-    tell,
-    watch,
 )
+from ponder.cli.output import bold, say, table, tell, watch
 from ponder.core import UserError
 from ponder.core.text import count
 
@@ -33,25 +30,27 @@ if TYPE_CHECKING:
     from ponder.traces.split import By
 
 LIMITS = ("top", "threshold", "budget_tokens", "per_topic", "per_teacher", "per_problem")
-HEAD, TAIL = 60, 30  # characters of a text that --show prints
+# Characters of a long text's start and end that --show prints.
+HEAD = 60
+TAIL = 30
 
 
-@click.command()
+@click.command(epilog="Example: ponder score traces.jsonl --reward oracle")
 @click.argument("traces", type=FILE)
 @click.option(
     "--reward",
     "name",
     shell_complete=complete.rewards,
-    help="A reward's name (ponder list rewards), or a file: ./mine.py.",
+    help="Reward (ponder list rewards), or a file: ./mine.py.",
 )
 @plugin_settings("reward")
 @SPLIT
 @COLUMNS
 @BAD_LINES
 @click.option(
-    "--show", type=click.IntRange(1), help="Show how the first traces are read, and score nothing."
+    "--show", type=click.IntRange(1), help="Show how the first N traces are parsed, and stop."
 )
-@click.option("-o", "--out", type=FILE, help="The file to write.  [default: NAME.scored.jsonl]")
+@click.option("-o", "--out", type=FILE, help="File to write.  [default: NAME.scored.jsonl]")
 @JSON
 def score(
     traces: Path,
@@ -83,13 +82,13 @@ def score(
             "no reward is named",
             hint="--reward NAME (ponder list rewards); or --show 3 to look first",
         )
-    table: dict[str, Any] = {"name": name}
+    reward_table: dict[str, Any] = {"name": name}
     for setting in settings:
-        assign({"reward": [table]}, f"reward.{setting}")
-    out = out or Path(
-        f"{traces.name.removesuffix('.gz').rsplit('.', 1)[0].replace(':', '-')}.scored.jsonl"
-    )
-    scoring = Scoring(source, build("rewards", table, "--reward", Path()), out, by)
+        assign({"reward": [reward_table]}, f"reward.{setting}")
+    if out is None:
+        stem = traces.name.removesuffix(".gz").rsplit(".", 1)[0].replace(":", "-")
+        out = Path(f"{stem}.scored.jsonl")
+    scoring = Scoring(source, build("rewards", reward_table, "--reward", Path()), out, by)
     watch(scoring)
     tell(scoring.table())
     say(scoring.summary(), as_json, lambda: str(out))
@@ -99,80 +98,81 @@ def score(
 
 
 def _show(source: TraceFile, number: int, by: Any, as_json: bool) -> None:
-    shown = [_fields(reading, by) for reading in islice(source.understood(), number)]
-    if not shown:
+    """Print how the first traces of a file are parsed."""
+    records = [_fields(reading, by) for reading in islice(source.understood(), number)]
+    if not records:
         raise UserError(f"there are no traces in {source.path}", hint="; ".join(source.skipped[:1]))
-    say(shown, as_json, lambda: "\n\n".join(_fields_text(n, one) for n, one in enumerate(shown, 1)))
+    texts = [_fields_text(position, record) for position, record in enumerate(records, 1)]
+    say(records, as_json, lambda: "\n\n".join(texts))
 
 
 def _fields(reading: Understood, by: By) -> dict[str, Any]:
-    """Return each field of a trace as it was read, with the columns it came from and those that
-    were not read.
-    """
+    """Return each field of a trace as it was read, its column, and the columns that were not read."""
     from ponder.traces import steps
     from ponder.traces.trace import FIELDS
 
     split = steps(reading.trace, by)
-    fields = {
-        name: value for name in FIELDS if (value := getattr(reading.trace, name)) not in (None, "")
-    }
-    parts = {"thinking_steps": len(split.thinking), "answer_steps": len(split.answer)}
-    return {
-        "format": reading.format,
-        **fields,
-        **parts,
-        "columns": reading.columns,
-        "not_read": reading.ignored,
-    }
+    record: dict[str, Any] = {"format": reading.format}
+    for name in FIELDS:
+        value = getattr(reading.trace, name)
+        if value not in (None, ""):
+            record[name] = value
+    record["thinking_steps"] = len(split.thinking)
+    record["answer_steps"] = len(split.answer)
+    record["columns"] = reading.columns
+    record["not_read"] = reading.ignored
+    return record
 
 
-def _fields_text(number: int, shown: dict[str, Any]) -> str:
+def _fields_text(number: int, record: dict[str, Any]) -> str:
     """Return a trace's fields, one per line."""
     from ponder.traces.trace import FIELDS
 
     rows = [("", "field", "read from", "")]
-    rows += [
-        ("", name, shown["columns"][name], _shortened(shown, name))
-        for name in FIELDS
-        if name in shown["columns"]
-    ]
-    missing = [name for name in ("thinking", "answer", "gold") if name not in shown]
-    lines = [f"trace {number}, read as {shown['format']}", columns(rows)]
-    lines += [f"  it has no {' and no '.join(missing)}"] if missing else []
-    lines += [f"  not read: {', '.join(shown['not_read'])}"] if shown["not_read"] else []
+    for name in FIELDS:
+        if name in record["columns"]:
+            rows.append(("", name, record["columns"][name], _shortened(record, name)))
+    lines = [bold(f"trace {number}, read as {record['format']}"), table(rows)]
+    missing = [name for name in ("thinking", "answer", "gold") if name not in record]
+    if missing:
+        lines.append(f"  it has no {' and no '.join(missing)}")
+    if record["not_read"]:
+        lines.append(f"  not read: {', '.join(record['not_read'])}")
     return "\n".join(lines)
 
 
-def _shortened(shown: dict[str, Any], name: str) -> str:
-    """Return a field on one line: of a long text the beginning, the end and the length."""
-    value = str(shown.get(name, ""))
+def _shortened(record: dict[str, Any], name: str) -> str:
+    """Return a field on one line: the start, the end and the length of a long text."""
+    value = str(record.get(name, ""))
     line = " ".join(value.split())
     if len(line) <= HEAD + TAIL:
         return line
-    steps = f", {count(shown[f'{name}_steps'], 'step')}" if f"{name}_steps" in shown else ""
-    return f"{line[:HEAD].rstrip()} … {line[-TAIL:].lstrip()} ({len(value):,} characters{steps})"
+    length = f"{len(value):,} characters"
+    if f"{name}_steps" in record:
+        length += f", {count(record[f'{name}_steps'], 'step')}"
+    return f"{line[:HEAD].rstrip()} … {line[-TAIL:].lstrip()} ({length})"
 
 
-@click.command()
+@click.command(epilog="Example: ponder select traces.scored.jsonl --top 1000")
 @click.argument("scored", type=FILE)
 @click.option("--top", type=int, help="Keep at most this many traces.")
 @click.option("--threshold", type=float, help="Keep only traces that score at least this.")
 @click.option(
     "--budget-tokens",
     type=int,
-    help="Keep the first traces that together have at most this many tokens.",
+    help="Keep the best traces up to this many tokens in total.",
 )
 @click.option("--per-topic", type=int, help="Keep at most this many traces per topic.")
 @click.option(
     "--per-teacher",
     type=int,
-    help="Keep at most this many traces per teacher, each ranked on its own.",
+    help="Keep at most this many traces per teacher.",
 )
 @click.option("--teacher", default="", help="Keep only traces by this teacher model.")
 @click.option(
     "--per-problem",
     is_flag=True,
-    help="Keep one trace per problem, the first by --by; problems at random.",
+    help="Keep the best trace of each problem; take problems at random.",
 )
 @click.option(
     "--match-length", is_flag=True, help="Rank each trace among traces of similar length."
@@ -203,7 +203,7 @@ def _shortened(shown: dict[str, Any], name: str) -> str:
     type=float,
     default=0.5,
     show_default=True,
-    help="Leave out a question if this fraction of an evaluation problem's words overlaps with it.",
+    help="Fraction of an evaluation problem's words whose overlap excludes a trace.",
 )
 @click.option("--keep-duplicates", is_flag=True, help="Keep near-duplicates too.")
 @click.option(
@@ -224,7 +224,7 @@ def _shortened(shown: dict[str, Any], name: str) -> str:
     "--seed", type=int, default=0, show_default=True, help="Seed of a random ranking and of ties."
 )
 @BAD_LINES
-@click.option("-o", "--out", type=FILE, help="The file to write.  [default: NAME.chosen.jsonl]")
+@click.option("-o", "--out", type=FILE, help="File to write.  [default: NAME.chosen.jsonl]")
 @JSON
 def select(
     scored: Path,
@@ -237,15 +237,15 @@ def select(
     """Select the traces that are worth training on.
 
     SCORED is a JSONL file that `ponder score` wrote. The result has the best first, each with the
-    reason why it was kept; the counts of those left out, by reason, are printed.
+    reason why it was kept; the numbers of excluded traces are printed by reason.
     """
     from ponder.traces import read
     from ponder.traces.score_file import Selecting
     from ponder.traces.selection import Choice
 
-    if settings["by"] != "all" and not any(
-        settings[limit] is not None and settings[limit] is not False for limit in LIMITS
-    ):
+    limits = [settings[name] for name in LIMITS]
+    limited = any(limit is not None and limit is not False for limit in limits)
+    if settings["by"] != "all" and not limited:
         raise UserError(
             "nothing limits how many traces to keep",
             hint="--top 1000, --threshold 0.8, or --by all",
@@ -265,17 +265,19 @@ def _studies(names: tuple[str, ...]) -> list[str]:
     from ponder.core import plugins
     from ponder.study.study import built_in
 
-    return [
-        n
-        for n in names
-        if n.endswith(".toml") or (n in built_in() and n not in plugins.names("tasks"))
-    ]
+    """Return the names in `--without` that are studies, not files or tasks."""
+    studies = []
+    for name in names:
+        is_built_in = name in built_in() and name not in plugins.names("tasks")
+        if is_built_in or name.endswith(".toml"):
+            studies.append(name)
+    return studies
 
 
 def _asked(studies: list[str]) -> Iterator[Problem]:
-    """Every problem that these studies ask."""
+    """Yield every problem that some studies ask."""
     from ponder.results.study import Study
 
-    return (
-        problem for name in studies for cell in Study.load(name).cells for problem in cell.asked()
-    )
+    for name in studies:
+        for cell in Study.load(name).cells:
+            yield from cell.asked()

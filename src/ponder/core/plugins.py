@@ -352,10 +352,9 @@ def _check_class(kind: str, name: str, cls: type[Plugin]) -> None:
     if missing:
         methods = ", ".join(f"`{method}`" for method in missing)
         singular = KINDS[kind].singular
-        page = "docs/extend.md"
         raise UserError(
             f"{noun} `{name}` lacks {methods}, which every {noun} has",
-            hint=f"ponder new {singular} NAME writes a file that has them; {page}",
+            hint=f"ponder new {singular} NAME writes a file that has them; docs/extend.md",
         )
     _check_capabilities(kind, noun, name, cls)
     if not dataclasses.is_dataclass(cls):

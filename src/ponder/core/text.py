@@ -84,20 +84,40 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def interval(value: float, low: float, high: float, scale: float = 1.0) -> tuple[str, str, str]:
+def interval(
+    value: float | None,
+    low: float | None,
+    high: float | None,
+    *,
+    scale: float = 1.0,
+    signed: bool = False,
+) -> tuple[str, str, str]:
     """Return a value and the ends of its interval with the digits that the interval supports.
 
-    The last digit shown is at most a tenth of the interval's width: 74.3 [68.1, 79.6] but 74.31
-    [74.28, 74.35]. Open ends are shown as `?`, and have three significant digits at the other end.
-    `scale` multiplies all three, such as 100 for percentages.
+    The last digit is at most a quarter of the interval's width: 86 [82, 90], 85.2 [84.9, 85.5].
+    There are at most four significant digits, for narrow intervals. An unknown value and an open end are `?`. `scale` multiplies all three, such as 100 for
+    percentages; `signed` writes a plus before positive numbers.
     """
-    numbers = [scale * number for number in (value, low, high)]
+    numbers = [math.nan if number is None else scale * number for number in (value, low, high)]
+    finite = [abs(number) for number in numbers if math.isfinite(number)]
+    largest = max(finite, default=0.0)
     width = numbers[2] - numbers[1]
-    if not math.isfinite(width) or width <= 0:
-        texts = ["?" if not math.isfinite(n) else number(n) for n in numbers]
-        return texts[0], texts[1], texts[2]
-    decimals = min(6, max(0, -math.floor(math.log10(width / 10))))
-    texts = [f"{n:,.{decimals}f}" for n in numbers]
+    decimals = 0
+    if largest > 0:
+        decimals = 3 - math.floor(math.log10(largest))
+        if math.isfinite(width) and width > 0:
+            decimals = min(decimals, -math.floor(math.log10(width / 4)))
+        elif not math.isfinite(width):
+            decimals -= 1  # an open interval: three significant digits
+    decimals = max(0, decimals)
+    sign = "+" if signed else ""
+    texts = []
+    for number in numbers:
+        if math.isfinite(number):
+            rounded = round(number, decimals) + 0.0  # not -0.0
+            texts.append(f"{rounded:{sign},.{decimals}f}".replace("-", "−"))
+        else:
+            texts.append("?")
     return texts[0], texts[1], texts[2]
 
 

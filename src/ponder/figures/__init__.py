@@ -49,7 +49,7 @@ def by_series(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, list[Outcome]]
 
 
 def basis(outcomes: Iterable[Outcome], ended: Iterable[Ended] = ANSWERED) -> Basis:
-    """Return what a row is computed from: the cells of these attempts, and the endings it counts."""
+    """Return what a row is computed from: the attempts' cells, and the endings that it counts."""
     return Basis(cells_of(outcomes), ended)
 
 

@@ -193,7 +193,7 @@ def label_lines(
 
 
 def lettering(x: str, colour: Any, y: str = "accuracy") -> list[alt.Chart]:
-    """Return the layers of placed labels: text on a white outline, and a line to a distant point."""
+    """Return the layers of placed labels: text on white, and a line to a distant point."""
     text = alt.Chart().encode(x=alt.X("text_x:Q"), y=alt.Y("text_y:Q"), text="label:N")
     align: Any = alt.expr("datum.align")
     lead = alt.Chart().mark_rule(strokeWidth=0.8, opacity=0.6)

@@ -1,4 +1,4 @@
-"""Groups students that were trained on selected traces, by how and how many traces were selected."""
+"""Groups students that were trained on selected traces, by how and how many were selected."""
 
 from __future__ import annotations
 

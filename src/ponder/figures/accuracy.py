@@ -5,8 +5,8 @@ The critical size is the size at which accuracy falls below 50 %. Next to it is 
 from the three sizes nearest to it; the findings say if the two differ, or if accuracy does not fall
 steadily with size. With `target`, the largest size with that accuracy is marked instead, for tasks
 whose sizes an adaptive run chose (`stop = { goal = "max_size" }`); points are larger where it made
-more attempts. A task of one size, such as a benchmark, or whose sizes are only levels, has bars instead,
-one per model. The tables also have the tokens of each size.
+more attempts. A task of one size, such as a benchmark, or whose sizes are only levels, has bars
+instead, one per model. The tables also have the tokens of each size.
 """
 
 from __future__ import annotations
@@ -395,8 +395,8 @@ def _doubts(summary: Row, rows: Records) -> list[str]:
     if local_p is not None and local_p < DOUBT:
         return [
             (
-                f"{series}: the critical size depends on the curve's shape: the fit to all sizes and "
-                f"the local one disagree ({_p(local_p)}). Quote both."
+                f"{series}: the critical size depends on the curve's shape: the fit to all sizes "
+                f"and the local one disagree ({_p(local_p)}). Quote both."
             )
         ]
     fit_p = summary["fit_p_value"]

@@ -383,7 +383,7 @@ def _reward_tokens(attempts: Sequence[Outcome]) -> float | None:
 
 
 def _passes(panel: str, single: Variant, picked: set[int]) -> Records:
-    """Return pass@n for n = 1, 2, 4, … and for the n that were picked from, if there are samples."""
+    """Return pass@n for n = 1, 2, 4, … and for the n that were picked from."""
     tried = _tried(single)
     right = _right(single)
     largest = int(tried.max())

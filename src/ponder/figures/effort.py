@@ -6,9 +6,9 @@ and so reports no thinking. A task of one size, such as a benchmark, has no tren
 shown by outcome, with their medians.
 
 The curve is the geometric mean of a censored lognormal power law with a bend, through all attempts,
-with a 95 % band and the 90 % quantile; next to it the curve of the solved attempts, which shows what
-success took. Both are pale where more than 20 % of the attempts were truncated. The tables also
-have the critical size under smaller budgets.
+with a 95 % band and the 90 % quantile; next to it the curve of the solved attempts, which shows
+what success took. Both are pale where more than 20 % of the attempts were truncated. The tables
+also have the critical size under smaller budgets.
 
 After figure 2 of Estermann & Wattenhofer (2025), who fit a straight line to the solved attempts
 only. An overlay shows their lines, and the same line through these attempts.

@@ -3,8 +3,8 @@ with the horizon.
 
 After Sinha et al. (2025). Task accuracy is the fraction of rollouts without an error so far
 (Kaplan-Meier estimate); turn accuracy judges each turn from the model's own previous answer. The
-horizon is the step at which task accuracy falls below the target. Next to it stands the horizon that
-a constant step accuracy up to the first error predicts. Turn accuracy after a right answer and
+horizon is the step at which task accuracy falls below the target. Next to it stands the horizon
+that a constant step accuracy up to the first error predicts. Turn accuracy after a right answer and
 after a wrong one shows self-conditioning in the model's own rollouts.
 """
 

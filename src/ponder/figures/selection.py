@@ -415,7 +415,7 @@ def _larger_reward(row: Row) -> str:
 
 
 def _published_differences(rows: Records) -> str:
-    """Say which published differences chance could explain, and how far the paper's numbers agree."""
+    """Say which published differences chance could explain, and how far the paper agrees."""
     within: dict[str, Estimate] = {}
     pairs = list(itertools.combinations(rows, 2))
     for pair in pairs:

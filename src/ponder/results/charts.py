@@ -6,7 +6,6 @@ vl-convert, which runs Vega, draws SVG, PNG and PDF: a figure may use all of Alt
 from __future__ import annotations
 
 import base64
-import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -154,44 +153,53 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def described(name: str, spec: Any, findings: Sequence[str]) -> str:
-    """What a chart shows, for those who can't see it: its axes, and the first clause of the first
-    findings.
-    """
-    y, x = (
-        next(itertools.chain(_titles(spec, axis, "title"), _titles(spec, axis, "field")), "")
-        for axis in ("y", "x")
-    )
-    axes = f"{y} against {x}" if x and y else y or x
-    shown = " ".join(
-        finding.partition("; ")[0].rstrip(".") + "." for finding in findings[:DESCRIBED]
-    )
-    return ". ".join(
-        part
-        for part in (f"Chart {name.replace('_', ' ')}{': ' if axes else ''}{axes}", shown)
-        if part
-    )
+    """Describe a chart for screen readers: its axes, and the first clause of the first findings."""
+    x = _axis_title(spec, "x")
+    y = _axis_title(spec, "y")
+    text = f"Chart {name.replace('_', ' ')}"
+    if x and y:
+        text += f": {y} against {x}"
+    elif x or y:
+        text += f": {y or x}"
+    clauses = []
+    for finding in findings[:DESCRIBED]:
+        clause = finding.partition("; ")[0].rstrip(".")
+        clauses.append(f"{clause}.")
+    if clauses:
+        text += f". {' '.join(clauses)}"
+    return text
 
 
 def _titles(value: Any, axis: str, key: str) -> Iterator[str]:
-    """The titles of an axis, or the names of its columns, in the order of the panels."""
-    if isinstance(value, dict):
-        channel = (
-            value.get("encoding", {}).get(axis) if isinstance(value.get("encoding"), dict) else None
-        )
-        if isinstance(channel, dict) and isinstance(title := channel.get(key), str):
-            yield title.replace("_", " ")
+    """Yield the titles of an axis, or the names of its columns, in the order of the panels."""
+    if isinstance(value, list):
+        for inner in value:
+            yield from _titles(inner, axis, key)
+    elif isinstance(value, dict):
+        encoding = value.get("encoding")
+        if isinstance(encoding, dict) and isinstance(encoding.get(axis), dict):
+            title = encoding[axis].get(key)
+            if isinstance(title, str):
+                yield title.replace("_", " ")
         for name, inner in value.items():
             if name not in ("data", "datasets", "encoding", "config"):
                 yield from _titles(inner, axis, key)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _titles(inner, axis, key)
 
 
 def _shown(value: Any) -> Any:
-    """A chart whose texts show control characters as symbols."""
+    """Return a chart whose texts show control characters as symbols."""
     if isinstance(value, str):
         return visible(str(value))
     if isinstance(value, dict):
         return {key: _shown(inner) for key, inner in value.items()}
-    return [_shown(inner) for inner in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_shown(inner) for inner in value]
+    return value
+
+
+def _axis_title(spec: Any, axis: str) -> str:
+    """Return the first title of an axis, or the name of its column if none has a title."""
+    for key in ("title", "field"):
+        for title in _titles(spec, axis, key):
+            return title
+    return ""

@@ -183,19 +183,25 @@ def _settings(cell: Cell) -> dict[str, Any]:
 
 
 def setting_columns(cells: Sequence[StudyCell]) -> dict[str, type]:
-    """A column for each setting that differs between cells, with its type."""
+    """Return a column for each setting that differs between cells, with its type."""
     columns: dict[str, type] = {}
     for name, values in differing(cell.settings for cell in cells).items():
         kinds = {type(value) for value in values if value is not None}
-        one = kinds.pop() if len(kinds) == 1 else float if kinds == {int, float} else str
-        columns[name] = one if one in (bool, int, float) else str
+        if kinds in ({bool}, {int}, {float}):
+            columns[name] = kinds.pop()
+        elif kinds == {int, float}:
+            columns[name] = float
+        else:
+            columns[name] = str
     return columns
 
 
 def _as(kind: type, value: Any) -> Any:
     if value is None or isinstance(value, str):
         return value
-    return _json(value) if kind is str else kind(value)
+    if kind is str:
+        return _json(value)
+    return kind(value)
 
 
 def _json(value: Any) -> str:
@@ -203,8 +209,10 @@ def _json(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON doesn't know: read-only tables, and settings such as paths."""
-    return dict(value) if isinstance(value, Mapping) else str(value)
+    """Convert what JSON doesn't know: read-only tables, and settings such as paths."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return str(value)
 
 
 def _csv(study: Study, store: Store, path: Path) -> int:
@@ -230,12 +238,14 @@ def csv_text(records: Records) -> str:
 
 
 def inert(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of a CSV file whose texts no spreadsheet runs: those that look like formulas get
-    an apostrophe.
+    """Return a row of a CSV file whose texts no spreadsheet runs.
 
-    Numbers stay as they are, also those written as text.
+    Texts that look like formulas get an apostrophe; numbers written as text stay as they are.
     """
-    return {name: f"'{value}" if _is_formula(value) else value for name, value in row.items()}
+    safe = {}
+    for name, value in row.items():
+        safe[name] = f"'{value}" if _is_formula(value) else value
+    return safe
 
 
 def _is_formula(value: Any) -> bool:
@@ -279,85 +289,81 @@ def _parquet(study: Study, store: Store, path: Path) -> int:
 
 
 def _jsonl(study: Study, store: Store, path: Path) -> int:
-    """One line per turn, in the form that the model `replay` reads."""
+    """Write one line per turn, in the form that the model `replay` reads."""
     attempts = 0
     with _opened(path) as file:
         for cell in study.cells:
-            where = {
+            of_cell: dict[str, Any] = {
                 "task": cell.label.task,
                 "model": cell.label.model,
                 "size": cell.size,
-                **_encoded(cell),
             }
+            of_cell |= _encoded(cell)
             for done in store.attempts(cell):
                 attempts += 1
-                lines = (where | line for line in _turns(cell.task, done.attempt))
-                file.writelines(msgspec.json.encode(line) + b"\n" for line in lines)
+                for turn in _turns(cell.task, done.attempt):
+                    file.write(msgspec.json.encode(of_cell | turn) + b"\n")
     return attempts
 
 
 def _traces(study: Study, store: Store, path: Path) -> int:
-    """One line per reply that has a text: question, thinking, answer, and what is known of them."""
-    firsts = (next(iter(store.attempts(cell)), None) for cell in study.cells)
-    if several := next(
-        (done.cell for done in firsts if done and len(done.attempt.problem.turns) > 1), None
-    ):
-        what = f"{several.label.task} is asked in several turns, and a trace is one question with its answer"
-        raise UserError(what, hint="--format jsonl has a line per turn")
+    """Write one line per reply that has a text: question, thinking, answer and facts about them."""
+    for cell in study.cells:
+        first = next(iter(store.attempts(cell)), None)
+        if first and len(first.attempt.problem.turns) > 1:
+            what = f"{cell.label.task} is asked in several turns"
+            hint = "--format jsonl has a line per turn"
+            raise UserError(f"{what}, and a trace is one question with its answer", hint=hint)
     written = 0
     with _opened(path) as file:
         for done in _attempts(study.cells, store):
-            trace = None if done.attempt.ended == "failed" else _trace(done.cell, done.attempt)
-            if trace and (trace.thinking or trace.answer):
-                stop = {"stop": done.attempt.completions[0].stop}
-                file.write(msgspec.json.encode(trace.record() | stop) + b"\n")
+            if done.attempt.ended == "failed":
+                continue
+            trace = _trace(done.cell, done.attempt)
+            if trace.thinking or trace.answer:
+                record = trace.record() | {"stop": done.attempt.completions[0].stop}
+                file.write(msgspec.json.encode(record) + b"\n")
                 written += 1
     return written
 
 
 def _trace(cell: StudyCell, attempt: Attempt) -> Trace:
-    reply, codec = attempt.completions[0], codec_name(cell.model, cell.task)
-    known = {"teacher": cell.label.model, "correct": attempt.correct, "gold": attempt.problem.gold}
+    reply = attempt.completions[0]
+    facts = {"teacher": cell.label.model, "correct": attempt.correct, "gold": attempt.problem.gold}
     if all(map(changes_weights, cell.methods)):  # else the bill may be that of several replies
-        known["tokens"] = reply.bill.thinking_tokens + reply.bill.answer_tokens
-    return trace_of(
-        Request.first_turn(cell.task, attempt.problem), reply.thinking, reply.answer, codec, **known
-    )
+        facts["tokens"] = reply.bill.thinking_tokens + reply.bill.answer_tokens
+    request = Request.first_turn(cell.task, attempt.problem)
+    codec = codec_name(cell.model, cell.task)
+    return trace_of(request, reply.thinking, reply.answer, codec, **facts)
 
 
 def _turns(task: Task, attempt: Attempt) -> Iterator[dict[str, Any]]:
-    """The lines of an attempt. A task that judges its turns says which of them are right, and what
-    it knows of each.
+    """Yield the lines of an attempt, one per turn.
 
-    The details of a turn are then what the model measured in it; else they are those of the
-    attempt, as in CSV.
+    If the task judges turns, a line has the turn's own grade, and as details what the model measured
+    in it; else it has those of the attempt, as in CSV.
     """
+    problem = attempt.problem
     answers = [reply.answer for reply in attempt.completions]
     grades: Sequence[Grade] = ()
     if isinstance(task, Conversation):
-        grades = task.turn_grades(attempt.problem, answers)
-    whole = {"ended": attempt.ended, "correct": attempt.correct, "why": attempt.why}
-    if not grades:
-        whole |= {"parsed": parse_turns(task, attempt.problem, answers)}
-    whole |= {"gold": right_answer(task, attempt.problem)}
+        grades = task.turn_grades(problem, answers)
     for turn, reply in enumerate(attempt.completions):
-        which = {"problem": attempt.problem.id, "sample": attempt.sample, "turn": turn}
-        own = _graded(grades[turn]) | {"attempt_correct": attempt.correct} if grades else {}
-        texts = {
-            "prompt": attempt.problem.turns[turn],
-            "thinking": reply.thinking,
-            "answer": reply.answer,
-        }
-        details = {"details": dict(reply.measures if grades else attempt.details)}
-        yield (
-            which
-            | whole
-            | own
-            | texts
-            | {"stop": reply.stop}
-            | msgspec.to_builtins(reply.bill)
-            | details
-        )
+        line: dict[str, Any] = {"problem": problem.id, "sample": attempt.sample, "turn": turn}
+        line |= {"ended": attempt.ended, "correct": attempt.correct, "why": attempt.why}
+        if not grades:
+            line["parsed"] = parse_turns(task, problem, answers)
+        line["gold"] = right_answer(task, problem)
+        if grades:
+            line |= _graded(grades[turn])
+            line["attempt_correct"] = attempt.correct
+        line["prompt"] = problem.turns[turn]
+        line["thinking"] = reply.thinking
+        line["answer"] = reply.answer
+        line["stop"] = reply.stop
+        line |= msgspec.to_builtins(reply.bill)
+        line["details"] = dict(reply.measures if grades else attempt.details)
+        yield line
 
 
 def _graded(grade: Grade) -> dict[str, Any]:
@@ -376,36 +382,39 @@ def _attempts(cells: Iterable[StudyCell], store: Store) -> Iterator[Done]:
 
 
 def _inspect(study: Study, store: Store, path: Path) -> tuple[list[Path], int]:
-    """One log for each model that has answers, and the number of all of them."""
+    """Write one log for each model that has answers; return the files and the number of answers."""
     models: dict[bytes, list[StudyCell]] = {}
     for cell in study.cells:
         models.setdefault(cell.model_key, []).append(cell)
-    labels = [cells[0].label.model for cells in models.values()]
-    files = [path] if len(models) == 1 else _file_names(path, labels)
+    paths = [path]
+    if len(models) > 1:
+        paths = _file_names(path, [cells[0].label.model for cells in models.values()])
+    written = []
+    answers = 0
     with store.snapshot():
-        written = {
-            file: _inspect_log(study, cells, store, file)
-            for file, cells in zip(files, models.values(), strict=True)
-            if len(models) == 1 or any(o.answered for o in store.outcomes(cells))
-        }
-    return list(written), sum(written.values())
+        for file, cells in zip(paths, models.values(), strict=True):
+            if len(models) == 1 or any(outcome.answered for outcome in store.outcomes(cells)):
+                answers += _inspect_log(study, cells, store, file)
+                written.append(file)
+    return written, answers
 
 
 def _file_names(path: Path, labels: Sequence[str]) -> list[Path]:
-    """A name for the file of each label, without characters that some file system refuses."""
+    """Return a path for the file of each label, without characters that some file system refuses."""
     names: dict[str, Path] = {}
     for label in labels:
         safe = safe_name(label)
-        name, n = f"{path.stem}-{safe}", 1
+        name = f"{path.stem}-{safe}"
+        number = 1
         while name.casefold() in names:
-            n += 1
-            name = f"{path.stem}-{safe}-{n}"
+            number += 1
+            name = f"{path.stem}-{safe}-{number}"
         names[name.casefold()] = path.with_name(f"{name}{path.suffix}")
     return list(names.values())
 
 
 def safe_name(label: str) -> str:
-    """A label as part of a file's name."""
+    """Return a label as part of a file's name."""
     return re.sub(r"[^\w.=+-]+", "-", label).strip("-.")[:100] or "unnamed"
 
 
@@ -481,7 +490,7 @@ def _inspect_sample(done: Done) -> dict[str, Any]:
 
 
 def _task_args(cells: Sequence[StudyCell]) -> dict[str, Any]:
-    """The settings of the task; of several, by their labels."""
+    """Return the settings of the task, or of several by their labels."""
     by_task = {cell.label.task: dict(cell.task_settings) for cell in cells}
     return by_task if len(by_task) > 1 else next(iter(by_task.values()))
 

@@ -39,18 +39,17 @@ def document(template: str, scripts: Sequence[str] = ("vega.js", "chart.js"), **
 
 
 def rendered(template: str, **values: Any) -> str:
-    """A template filled in, as part of a document."""
+    """Fill in a template, as part of a document."""
     return _templates().get_template(template).render(values)
 
 
 @cache
 def asset(name: str) -> str:
-    """A script or the style sheet; `vega.js` is Vega, Vega-Lite and Vega-Embed together."""
-    if name == "vega.js":
-        return "\n".join(
-            (HERE / "vega" / f"{library}.min.js").read_text("utf-8") for library in LIBRARIES
-        )
-    return (ASSETS / name).read_text("utf-8")
+    """Return a script or the style sheet; `vega.js` is Vega, Vega-Lite and Vega-Embed together."""
+    if name != "vega.js":
+        return (ASSETS / name).read_text("utf-8")
+    libraries = [HERE / "vega" / f"{library}.min.js" for library in LIBRARIES]
+    return "\n".join(file.read_text("utf-8") for file in libraries)
 
 
 def _hash(text: str) -> str:
@@ -63,7 +62,7 @@ def _templates() -> jinja2.Environment:
 
 
 def templates() -> jinja2.Environment:
-    """The templates: every value is escaped, and control characters are shown as symbols."""
+    """Return the templates: every value is escaped, and control characters are shown as symbols."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"),
         autoescape=True,
@@ -91,21 +90,24 @@ def _finalize(value: Any) -> Any:
 
 
 def columns(records: Records) -> list[str]:
-    """Return the columns of a table whose records may lack some, without what each was computed
-    from.
-    """
-    return list(
-        dict.fromkeys(column for record in records for column in record if column != "basis")
-    )
+    """Return the columns of a table whose records may lack some, without `basis`."""
+    names: dict[str, None] = {}
+    for record in records:
+        names |= dict.fromkeys(record)
+    return [name for name in names if name != "basis"]
 
 
 def shown_value(value: Any) -> str:
-    """A value as a table shows it."""
+    """Return a value as a table shows it."""
     if value is None:
         return "–"
     if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else number(value)
-    return f"{value:,}" if isinstance(value, int) else str(value)
+        if abs(value) >= 1000 or value == int(value):
+            return f"{value:,.0f}"
+        return number(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(value)
 
 
 def _clipped(text: str) -> str:
@@ -114,25 +116,34 @@ def _clipped(text: str) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A duration: `45 s`, `12 min`, `3 h 20 min`."""
+    """Format a duration: `45 s`, `12 min`, `3 h 20 min`."""
     if seconds < 1:
         return f"{seconds:.2f} s"
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    if minutes < 60:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def scored_steps(reply: Completion) -> Iterator[tuple[str, str, str]]:
-    """The thinking in its steps, each with the style of its score and the score; "" for text
-    between steps.
+    """Yield the steps of the thinking, each with its score's style and its score.
+
+    Text between steps has neither.
     """
-    start, thinking = 0, _clipped(reply.thinking)
+    thinking = _clipped(reply.thinking)
+    start = 0
     for end, score in reply.step_scores:
         text = thinking[start:end]
-        inside = text.lstrip()
-        yield text[: len(text) - len(inside)], "", ""
-        yield inside, "low" if score < LOW else "high" if score > HIGH else "middle", f"{score:.2f}"
+        step = text.lstrip()
+        yield text[: len(text) - len(step)], "", ""
+        style = "middle"
+        if score < LOW:
+            style = "low"
+        elif score > HIGH:
+            style = "high"
+        yield step, style, f"{score:.2f}"
         start = end
     yield thinking[start:], "", ""
 
@@ -143,6 +154,8 @@ def readable(data: Any) -> str:
 
 
 def clauses(sentence: str) -> list[str]:
-    """A long finding in its parts, which semicolons divide: a page shows them as a list."""
+    """Split a long finding at its semicolons: a page shows the clauses as a list."""
     parts = sentence.split("; ")
-    return parts if len(parts) > 2 else [sentence]
+    if len(parts) > 2:
+        return parts
+    return [sentence]

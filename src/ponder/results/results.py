@@ -52,7 +52,7 @@ class Coverage:
         return not self.failed and not self.undecided and self.answered >= self.asked
 
     def text(self) -> str:
-        """What is missing, as a sentence; "" if nothing is."""
+        """Say what is missing, in one sentence; "" if nothing is."""
         if self.complete:
             return ""
         reasons = [f"{self.answered:,} of {count(self.asked, 'attempt')} answered"]
@@ -142,21 +142,18 @@ class Results:
         return endings(self.outcomes)
 
     def frame(self, library: Literal["", "pandas", "polars"] = "") -> Any:
-        """One row per attempt, with the columns of `ponder export`: a pandas data frame, or one of
-        polars.
-        """
+        """Return one row per attempt as a data frame, with the columns of `ponder export`."""
         if library and library not in FRAMES:
-            raise UserError(
-                f"a data frame is one of pandas or polars, not `{library}`",
-                hint='results.frame("pandas")',
-            )
-        name: str = library or next((name for name in FRAMES if importlib.util.find_spec(name)), "")
-        if not name or not importlib.util.find_spec(name):
+            what = f"a data frame is one of pandas or polars, not `{library}`"
+            raise UserError(what, hint='results.frame("pandas")')
+        wanted = (library,) if library else FRAMES
+        installed = [name for name in wanted if importlib.util.find_spec(name)]
+        if not installed:
             what = f"a data frame needs the package {library or 'pandas or polars'}"
             raise UserError(what, hint=f"pip install {library or 'pandas'}")
         with Store(self.store) as store:
             rows = list(export.rows(self.study, store, export.setting_columns(self.study.cells)))
-        return importlib.import_module(name).DataFrame(rows)
+        return importlib.import_module(installed[0]).DataFrame(rows)
 
     @cached_property
     def figures(self) -> dict[str, Figure]:
@@ -199,8 +196,9 @@ class Results:
         return figure
 
     def estimates(self, figure: str = "") -> Tables:
-        """The numbers that a figure is drawn from, with their intervals: tables by name, each a
-        list of records.
+        """Return the numbers that a figure is drawn from, with their intervals.
+
+        They are tables by name, each a list of records.
         """
         return self._estimate(self.figure(figure))
 
@@ -215,11 +213,11 @@ class Results:
         return draw_figure(name, self.figures[name], outcomes)
 
     def findings(self, figure: str = "") -> list[str]:
-        """What a figure shows, in sentences."""
+        """Return what a figure shows, in sentences."""
         return self.figure(figure).findings(self.estimates(figure))
 
     def chart(self, figure: str = "") -> Any:
-        """A figure as an Altair chart.
+        """Draw a figure as an Altair chart.
 
         In a notebook it is displayed offline, with tooltips and zoom.
         """
@@ -231,7 +229,7 @@ class Results:
     def attempts(
         self, *, model: str = "", task: str = "", problem: Problem | str = ""
     ) -> Iterator[Transcript]:
-        """Attempts with their texts, in the order of the study.
+        """Yield attempts with their texts, in the order of the study.
 
         Models and tasks are named by their labels.
         """
@@ -259,7 +257,7 @@ class Results:
         task: str = "",
         sample: int | None = None,
     ) -> Transcript:
-        """The first attempt at a problem (itself or its id), by a model, with its texts."""
+        """Return the first attempt at a problem, named by itself or its id, with its texts."""
         for transcript in self.attempts(model=model, task=task, problem=problem):
             if sample in (None, transcript.attempt.sample):
                 return transcript
@@ -267,9 +265,7 @@ class Results:
         raise UserError("there is no such attempt", hint=hint)
 
     def report(self, folder: str | Path) -> Path:
-        """Write figures, tables and one HTML page into a folder, as `ponder report` does; returns
-        the page's path.
-        """
+        """Write figures, tables and a page into a folder, as `ponder report`; return the page."""
         from ponder.results.report import report
 
         files, _ = report(self, Path(folder))
@@ -279,17 +275,21 @@ class Results:
         rows = self.summary()
         if not rows:
             return f"{self.study.name}: no attempts in {self.store}"
-        table = [columns(rows), *([shown_value(row.get(c)) for c in columns(rows)] for row in rows)]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = (
-            "  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True))
-            for row in table
-        )
-        return "\n".join(line.rstrip() for line in lines)
+        names = columns(rows)
+        table = [names]
+        for row in rows:
+            table.append([shown_value(row.get(name)) for name in names])
+        widths = [max(len(text) for text in column) for column in zip(*table, strict=True)]
+        lines = []
+        for texts in table:
+            padded = [text.ljust(width) for text, width in zip(texts, widths, strict=True)]
+            lines.append("  ".join(padded).rstrip())
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """The table, and each figure with its findings."""
-        if not (rows := self.summary()):
+        """Return the table, and each figure with its findings."""
+        rows = self.summary()
+        if not rows:
             return f"<p>{escape(repr(self))}</p>"
         html = [f"<p><b>{escape(self.study.title or self.study.name)}</b></p>", _html_table(rows)]
         if any_answer(self.outcomes):
@@ -306,9 +306,7 @@ def any_answer(outcomes: Iterable[Outcome]) -> bool:
 
 
 def endings(outcomes: Sequence[Outcome]) -> Records:
-    """Count how the attempts of each model ended, by task if there are several, and the tokens they
-    took.
-    """
+    """Count how each model's attempts ended, and their tokens, by task if there are several."""
     rows = []
     for names, group in by_model(outcomes).items():
         number = Counter(outcome.ended for outcome in group)
@@ -322,14 +320,18 @@ def endings(outcomes: Sequence[Outcome]) -> Records:
 
 
 def by_model(outcomes: Sequence[Outcome]) -> dict[tuple[tuple[str, str], ...], list[Outcome]]:
-    """Return the attempts of each model, by task if there are several: tasks are never pooled in
-    silence.
+    """Return the attempts of each model, and of each task if there are several.
+
+    A group is called `(("model", "pocket"), ("task", "tents"))`.
     """
-    models, tasks = model_labels(outcomes), task_labels(outcomes)
+    models = model_labels(outcomes)
+    tasks = task_labels(outcomes)
     groups: dict[tuple[tuple[str, str], ...], list[Outcome]] = {}
     for outcome in outcomes:
-        task = (("task", tasks[outcome.cell.task_key]),) if len(tasks) > 1 else ()
-        groups.setdefault((("model", models[outcome.cell.model_key]), *task), []).append(outcome)
+        names = [("model", models[outcome.cell.model_key])]
+        if len(tasks) > 1:
+            names.append(("task", tasks[outcome.cell.task_key]))
+        groups.setdefault(tuple(names), []).append(outcome)
     return groups
 
 
@@ -345,10 +347,10 @@ def coverage(cells: Sequence[StudyCell], outcomes: Sequence[Outcome]) -> Coverag
 
 
 def _asked(cell: StudyCell, tried: int) -> int:
-    """The attempts of a cell. A small task may have fewer problems than the study wants, so they
-    are counted.
+    """Count the attempts that a cell asks for.
 
-    Unless all were tried: to make 20,000 problems of `execution` again takes 6 s.
+    A small task may have fewer problems than the study wants, so they are counted, unless all were
+    tried: to make 20,000 problems of `execution` again takes 6 s.
     """
     if cell.quota.problems is not None and tried >= cell.quota.samples * cell.quota.problems:
         return tried
@@ -399,12 +401,17 @@ def compare(results: Results, a: str = "", b: str = "", *, margin: float = 0.03)
 
 
 def _html_table(rows: Records) -> str:
-    head = "".join(f"<th>{escape(column.replace('_', ' '))}</th>" for column in columns(rows))
-    body = (
-        "".join(f"<td>{escape(shown_value(row.get(c)))}</td>" for c in columns(rows))
-        for row in rows
-    )
-    return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in body)}</table>"
+    names = columns(rows)
+    html = "<table><tr>"
+    for name in names:
+        html += f"<th>{escape(name.replace('_', ' '))}</th>"
+    html += "</tr>"
+    for row in rows:
+        html += "<tr>"
+        for name in names:
+            html += f"<td>{escape(shown_value(row.get(name)))}</td>"
+        html += "</tr>"
+    return f"{html}</table>"
 
 
 def _html_list(sentences: Sequence[str]) -> str:

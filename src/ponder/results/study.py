@@ -122,7 +122,7 @@ class Study(StudySpec):
         release_lost: bool = False,
         **changes: Any,
     ) -> Results:
-        """The same as `run`, for programs that have an event loop."""
+        """Run the study as `run` does, for programs that have an event loop."""
         return await self._run(Path(store), progress, changes, _Begun(), jobs, ray, release_lost)
 
     async def _run(
@@ -154,7 +154,7 @@ class Study(StudySpec):
         return _results(study, store)
 
     def results(self, store: str | Path = STORE) -> Results:
-        """What the store holds of this study; nothing is asked."""
+        """Return what the store holds of this study; nothing is asked."""
         return _results(with_stored_digests(self, Path(store)), Path(store))
 
     def plan(self, store: str | Path = STORE) -> Plan:
@@ -200,29 +200,27 @@ def _check_arguments(
             raise UserError(f"a study has no argument `{key}`", hint=hint)
 
 
-def _tables(given: Given) -> list[Table]:
-    several = given if isinstance(given, list | tuple) else [given]
-    return [_table(one) for one in several]  # type: ignore[arg-type]
+def _tables(plugins_given: Given) -> list[Table]:
+    """Return the tables of one or several plugins."""
+    if isinstance(plugins_given, list | tuple):
+        return [_table(plugin) for plugin in plugins_given]
+    return [_table(plugins_given)]  # type: ignore[arg-type]
 
 
-def _table(given: str | type[Plugin] | Table) -> Table:
-    """A plugin's table.
+def _table(plugin: str | type[Plugin] | Table) -> Table:
+    """Return a plugin's table.
 
     The name may be the class of a plugin, such as a function under `@ponder.task`.
     """
-    if isinstance(given, type):
-        return {"name": given.plugin_name()}
-    if isinstance(given, str):
-        return {"name": given}
-    if not isinstance(given, Mapping):
-        hint = "decorate a function with @ponder.task or @ponder.model" if callable(given) else ""
-        raise UserError(
-            f"a task, model or figure is a name or a table of settings, not {given!r:.80}",
-            hint=hint,
-        )
-    name = given.get("name")
-    return (
-        {**given, "name": name.plugin_name()}
-        if isinstance(name, type) and issubclass(name, Plugin)
-        else given
-    )
+    if isinstance(plugin, type):
+        return {"name": plugin.plugin_name()}
+    if isinstance(plugin, str):
+        return {"name": plugin}
+    if not isinstance(plugin, Mapping):
+        hint = "decorate a function with @ponder.task or @ponder.model" if callable(plugin) else ""
+        what = f"a task, model or figure is a name or a table of settings, not {plugin!r:.80}"
+        raise UserError(what, hint=hint)
+    name = plugin.get("name")
+    if isinstance(name, type) and issubclass(name, Plugin):
+        return {**plugin, "name": name.plugin_name()}
+    return plugin

@@ -78,21 +78,26 @@ class Transcript:
     @property
     def cost(self) -> float | None:
         prices = self.cell.model.prices
-        return prices.cost(self.attempt.bill) + self.attempt.bill.reward_cost if prices else None
+        if not prices:
+            return None
+        return prices.cost(self.attempt.bill) + self.attempt.bill.reward_cost
 
     @property
     def turns(self) -> list[tuple[int, str, Completion | None]]:
-        """Each turn's number, what was asked, and the reply; None if there is none."""
-        asked, replies = self.attempt.problem.turns, self.attempt.completions
-        some = [*replies, *([None] * (len(asked) - len(replies)))]
-        return list(zip(range(1, len(asked) + 1), asked, some, strict=False))[:MOST_TURNS]
+        """Each turn's number, its question, and the reply; None if there is none."""
+        turns = []
+        replies = self.attempt.completions
+        for number, question in enumerate(self.attempt.problem.turns[:MOST_TURNS]):
+            reply = replies[number] if number < len(replies) else None
+            turns.append((number + 1, question, reply))
+        return turns
 
     @property
     def hidden_turns(self) -> int:
         return max(0, len(self.attempt.problem.turns) - MOST_TURNS)
 
     def request(self) -> str:
-        """What the model was last sent, as JSON: the messages, the seed, and its settings."""
+        """Return what the model was last sent, as JSON: the messages, the seed, and its settings."""
         cell, problem = self.cell, self.attempt.problem
         last = max(0, min(len(self.attempt.completions), len(problem.turns)) - 1)
         messages = (

@@ -40,10 +40,10 @@ class Executor(Protocol):
         """
 
     def hosted(self, cells: Sequence[StudyCell], model: Model) -> Model:
-        """The model of these cells as it is asked there; the model itself if it is asked here."""
+        """Return the model of these cells as it is asked there; the model itself if it is asked here."""
 
     def queue(self, cell: StudyCell) -> str:
-        """What a cell's model waits for, as `Model.server`."""
+        """Return what a cell's model waits for, as `Model.server`."""
 
 
 @contextmanager

@@ -1,10 +1,10 @@
-"""What a run of a study would ask and spend, estimated before anything is spent.
+"""Forecasts what a run of a study would ask and spend, before anything is spent.
 
 Three numbers per model and task. At most: every call takes its whole budget, with all calls of the
 methods and all of the history that a conversation sends again; every prompt is as long as the
-longest of its size that was looked at. Expected: from the attempts that the store holds, size by
-size. Low: the lower end of the interval of the expected value, or if nothing is stored, prompts
-with empty replies.
+longest of its size that was looked at, and a quarter longer, as a cap reserves it. Expected: from
+the attempts that the store holds, size by size. Low: the lower end of the interval of the expected
+value, or if nothing is stored, prompts with empty replies.
 
 A duration is forecast for models on this machine that know their speed: from the tokens, and the
 speed of the stored attempts (`seconds_per_token`) or the model's own guess. Prompts, trainings and
@@ -14,7 +14,6 @@ rewards are not counted.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,6 +40,7 @@ from ponder.run.caps import (
     currency,
     priced,
     priced_at_most,
+    tolerated,
 )
 from ponder.store.store import Store
 from ponder.study.cell import StudyCell
@@ -106,14 +106,12 @@ class Plan:
     stop: str = ""  # what an adaptive run will find out
 
     def warning(self) -> str:
-        """That it will take more than a day, and what to do about it; "" if it won't."""
+        """Return a warning and a hint if it will take more than a day; else ""."""
         return _day_warning([(forecast.model, forecast.duration) for forecast in self.forecasts])
 
 
 def slow_warning(study: StudySpec, cells: Sequence[StudyCell], store: Store) -> str:
-    """Return a warning if the replies of models that know their speed will take more than a day;
-    else "".
-    """
+    """Return a warning if replies will take more than a day, as far as models know their speed."""
     timed = [group for group in _groups(cells) if isinstance(group[0].model, capabilities.Forecast)]
     if not timed:
         return ""
@@ -136,7 +134,7 @@ def counts(cells: Sequence[StudyCell], store: Store) -> tuple[int, int]:
 
 
 def plan(study: StudySpec, path: Path) -> Plan:
-    """A forecast for each model on each task, given what the store at a path already holds."""
+    """Forecast each model on each task, given what the store at a path already holds."""
     check(study.cells, study.max_tokens, study.max_cost)
     store = Store(path) if _holds_something(path) else None
     try:
@@ -145,11 +143,9 @@ def plan(study: StudySpec, path: Path) -> Plan:
             _forecast(cells, store, open_attempts, study.chooses_sizes)
             for cells in _groups(study.cells)
         ]
-        spent = (
-            Money(*store.spent_by_runs(study.name))
-            if store and study.cap_per == "study"
-            else Money()
-        )
+        spent = Money()
+        if store and study.cap_per == "study":
+            spent = Money(*store.spent_by_runs(study.name))
     finally:
         if store:
             store.close()
@@ -173,21 +169,27 @@ def _adaptive(study: StudySpec, store: Store | None) -> tuple[dict[bytes, int], 
 
 
 def _making(study: StudySpec) -> tuple[Spend | None, int]:
-    """The most that methods sample to train on, and the trainings; what several models share, once."""
-    making = {}
+    """Return the most that methods sample to train on, and how many models they train.
+
+    What several models share is counted once.
+    """
+    methods = {}
     for cell in study.cells:
         for method in cell.methods:
             if isinstance(method, Prepared):
-                making[method.folder(cell.model)] = method, cell.model
+                methods[method.folder(cell.model)] = (method, cell.model)
     limits: dict[Path, Limit] = {}
     trainings = 0
-    for folder, (method, model) in making.items():
+    for folder, (method, model) in methods.items():
         limits |= method.sampling_limits(model)
-        trainings += folder in method.missing_outputs(model) and method.training_seed() is not None
-    total: Spend | None = Spend()
-    for limit in limits.values():
-        one = limit()
-        total = total and one and total.plus(one)
+        if method.training_seed() is not None and folder in method.missing_outputs(model):
+            trainings += 1
+    total = Spend()
+    for sampling_limit in limits.values():
+        limit = sampling_limit()
+        if limit is None:
+            return None, trainings
+        total = total.plus(limit)
     return total, trainings
 
 
@@ -201,7 +203,7 @@ def _groups(cells: Sequence[StudyCell]) -> Iterable[list[StudyCell]]:
         yield list(group)
 
 
-class _Left(NamedTuple):
+class _CellForecast(NamedTuple):
     """What one cell still asks, and what the store tells of it."""
 
     cell: StudyCell
@@ -217,138 +219,152 @@ def _forecast(
     open_attempts: Mapping[bytes, int],
     chooses_sizes: bool,
 ) -> Forecast:
-    answered = [store.spent([cell]) if store else (0, Bill()) for cell in cells]
-    stored = sum(n for n, _ in answered)
-    prices = cells[0].model.prices
-    left = []
-    for cell, (n, _) in zip(cells, answered, strict=True):
-        if cell.quota.adaptive:
-            left.append(open_attempts.get(cell.key, 0))
-        else:
-            left.append(cell.quota.samples * cell.count - n)
-    rows = [
-        _left(cell, n, *known, store) for cell, n, known in zip(cells, left, answered, strict=True)
-    ]
-    limit = _limit(rows)
-    attempts = stored + sum(left)
-    low, expected, basis = Money(), None, "the run decides"
+    """Forecast one model on one task."""
+    rows = [_cell_forecast(cell, store, open_attempts) for cell in cells]
+    stored = sum(row.answered for row in rows)
+    first = cells[0]
+    prices = first.model.prices
     if chooses_sizes:
         attempts = stored
+        low, expected, basis = Money(), None, "the run decides"
     else:
+        attempts = stored + sum(row.attempts for row in rows)
         low, expected, basis = _expected(rows, prices)
+    limit = _limit(rows)
     bound = limit and priced_at_most(limit, prices)
-    priced_by = [model.prices for model in (cells[0].model, *cells[0].asks()) if model.prices]
+    cost = None
+    if any(model.prices for model in (first.model, *first.asks())):
+        cost = Range(low.cost, expected and expected.cost, bound and bound.cost)
     return Forecast(
-        model=cells[0].label.model,
-        task=cells[0].label.task,
+        model=first.label.model,
+        task=first.label.task,
         cells=len(cells),
         attempts=attempts,
         stored=stored,
         calls=limit and limit.calls,
         tokens=Range(low.tokens, expected and expected.tokens, bound and bound.tokens),
-        cost=Range(low.cost, expected and expected.cost, bound and bound.cost)
-        if priced_by
-        else None,
+        cost=cost,
         basis=basis,
         duration=_duration(cells, store, expected and expected.tokens, limit),
     )
 
 
-def _left(cell: StudyCell, attempts: int, answered: int, bill: Bill, store: Store | None) -> _Left:
+def _cell_forecast(
+    cell: StudyCell, store: Store | None, open_attempts: Mapping[bytes, int]
+) -> _CellForecast:
+    answered, bill = store.spent([cell]) if store else (0, Bill())
+    attempts = cell.quota.samples * cell.count - answered
+    if cell.quota.adaptive:
+        attempts = open_attempts.get(cell.key, 0)
     if not answered or store is None:
-        return _Left(cell, attempts, 0, None, 0.0)
+        return _CellForecast(cell, attempts, 0, None, 0.0)
     total = priced(bill, cell.model.prices)
     mean = Money(round(total.tokens / answered), total.cost / answered)
-    variance = store.sum_of_squares(cell) / answered - (bill.tokens / answered) ** 2
+    mean_square = store.sum_of_squares(cell) / answered
+    variance = max(0.0, mean_square - (bill.tokens / answered) ** 2)
     # What a reward reads varies as what the model writes.
-    spread = max(0.0, variance) * (total.tokens / max(1, bill.tokens)) ** 2
-    return _Left(cell, attempts, answered, mean, spread)
+    with_reward = total.tokens / max(1, bill.tokens)
+    return _CellForecast(cell, attempts, answered, mean, variance * with_reward**2)
 
 
-def _expected(rows: Sequence[_Left], prices: Prices | None) -> tuple[Money, Money | None, str]:
-    """The low and the expected amount, and what they are from."""
-    known = [row for row in rows if row.mean]
-    if not known:
-        prompts = (
-            _prompts(row.cell, next(row.cell.asked())).times(row.attempts)
-            for row in rows
-            if row.attempts
-        )
-        return (
-            priced_at_most(functools.reduce(Spend.plus, prompts, Spend()), prices),
-            None,
-            "prompts alone",
-        )
-    tokens, cost, variance = 0, 0.0, 0.0
+def _expected(
+    rows: Sequence[_CellForecast], prices: Prices | None
+) -> tuple[Money, Money | None, str]:
+    """Return the low and the expected amount, and what they are computed from."""
+    measured = [row for row in rows if row.mean]
+    if not measured:
+        prompts = Spend()
+        for row in rows:
+            if row.attempts:
+                prompt = _prompts(row.cell, next(row.cell.asked()))
+                prompts = prompts.plus(prompt.times(row.attempts))
+        return priced_at_most(prompts, prices), None, "prompts alone"
+    tokens = 0
+    cost = 0.0
+    variance = 0.0
     for row in rows:
-        near = (
-            row
-            if row.mean
-            else min(
-                known, key=lambda other: abs(math.log((other.cell.size + 1) / (row.cell.size + 1)))
-            )
-        )
-        mean = near.mean or Money()
-        tokens, cost = tokens + row.attempts * mean.tokens, cost + row.attempts * mean.cost
+        nearest = row if row.mean else _nearest_size(row, measured)
+        mean = nearest.mean or Money()
+        tokens += row.attempts * mean.tokens
+        cost += row.attempts * mean.cost
         # Of one attempt nothing is known about the spread: it may be as large as the value.
-        spread = near.variance if near.answered > 1 else float(mean.tokens) ** 2
-        variance += row.attempts * (1 + row.attempts / near.answered) * spread
+        spread = nearest.variance if nearest.answered > 1 else float(mean.tokens) ** 2
+        variance += row.attempts * (1 + row.attempts / nearest.answered) * spread
     low = math.exp(-2 * math.sqrt(variance) / max(1, tokens))  # two standard errors, on a log scale
-    answered = sum(row.answered for row in rows)
-    basis = f"{answered:,} stored" + ("" if len(known) == len(rows) else ", also for other sizes")
+    basis = f"{sum(row.answered for row in rows):,} stored"
+    if len(measured) < len(rows):
+        basis += ", also for other sizes"
     return Money(round(low * tokens), low * cost), Money(tokens, cost), basis
 
 
-def _limit(rows: Sequence[_Left]) -> Spend | None:
-    """The most that these cells may still take; None if a reply has no limit."""
+def _nearest_size(row: _CellForecast, measured: Sequence[_CellForecast]) -> _CellForecast:
+    """Return the measured cell whose size is nearest on a log scale."""
+
+    def distance(other: _CellForecast) -> float:
+        return abs(math.log((other.cell.size + 1) / (row.cell.size + 1)))
+
+    return min(measured, key=distance)
+
+
+def _limit(rows: Sequence[_CellForecast]) -> Spend | None:
+    """Return the most that these cells may still take; None if a reply has no limit."""
     total = Spend()
     for row in rows:
-        if row.attempts:
-            limits = [attempt_limit(row.cell, problem) for problem in some_problems(row.cell)]
-            if None in limits:
+        if not row.attempts:
+            continue
+        largest: Spend | None = None
+        for problem in some_problems(row.cell):
+            limit = attempt_limit(row.cell, problem)
+            if limit is None:
                 return None
-            longest = max(
-                (limit for limit in limits if limit),
-                key=lambda limit: limit.tokens + limit.reward_tokens,
-            )
-            total = total.plus(longest.times(row.attempts))
+            if largest is None or _all_tokens(limit) > _all_tokens(largest):
+                largest = limit
+        if largest:
+            total = total.plus(largest.times(row.attempts))
     return total
 
 
+def _all_tokens(limit: Spend) -> int:
+    return limit.tokens + limit.reward_tokens
+
+
 def attempt_limit(cell: StudyCell, problem: Problem) -> Spend | None:
-    """The most that one attempt may take: each turn with its calls, and the history, with replies
-    of a whole budget.
+    """Return the most that one attempt may take; None if a reply has no limit.
+
+    That is each turn with its calls, and a history whose replies take their whole budget.
     """
-    total, past = Spend(), list[Message]()
-    reply = cell.reply_limit
+    total = Spend()
+    history: list[Message] = []
+    reply_limit = cell.reply_limit
     for turn, text in enumerate(problem.turns):
-        asked = Message("user", text)
-        visible = cell.memory.visible(past)
-        request = Request(cell.task, problem, (*problem.opening(), *visible, asked), seed=0)
+        question = Message("user", text)
+        visible = cell.memory.visible(history)
+        request = Request(cell.task, problem, (*problem.opening(), *visible, question), seed=0)
         replies = sum(message.role == "assistant" for message in visible)
-        one = cell.turn_limit(request.prompt_limit + replies * (reply or 0), None)
-        if one is None or (turn and reply is None):
+        prompt_tokens = request.prompt_limit + replies * (reply_limit or 0)
+        limit = tolerated(cell.turn_limit(prompt_tokens, None))
+        if limit is None or (turn and reply_limit is None):
             return None
-        total = total.plus(one)
-        past += [asked, Message("assistant", "")]
+        total = total.plus(limit)
+        history += [question, Message("assistant", "")]
     return total
 
 
 def _prompts(cell: StudyCell, problem: Problem) -> Spend:
-    """What the prompts of one attempt take at least: each turn asked once, and every reply empty."""
-    total, past = Spend(), list[Message]()
+    """Return what the prompts of one attempt take at least, if every reply is empty."""
+    total = Spend()
+    history: list[Message] = []
     for text in problem.turns:
-        asked = Message("user", text)
-        characters = sum(
-            len(m.content) for m in (*problem.opening(), *cell.memory.visible(past), asked)
-        )
+        question = Message("user", text)
+        messages = (*problem.opening(), *cell.memory.visible(history), question)
+        characters = sum(len(message.content) for message in messages)
         total = total.plus(Spend(characters // CHARACTERS_PER_TOKEN))
-        past += [asked, Message("assistant", "")]
+        history += [question, Message("assistant", "")]
     return total
 
 
 def _total(forecasts: Sequence[Forecast]) -> Forecast:
-    """The sum. What is unknown of one is unknown of the sum."""
+    """Return the sum of forecasts. What is unknown of one is unknown of the sum."""
     costs = [f.cost for f in forecasts if f.cost]
     calls = [f.calls for f in forecasts]
     return Forecast(
@@ -394,7 +410,7 @@ def probe(study: StudySpec, attempts: int) -> tuple[StudyCell, ...]:
 def _duration(
     cells: Sequence[StudyCell], store: Store | None, expected: float | None, limit: Spend | None
 ) -> Duration | None:
-    """How long the replies of one model on one task will take; None if that is unknown."""
+    """Forecast how long the replies of one model on one task will take; None if unknown."""
     cell = cells[0]
     if not isinstance(cell.model, capabilities.Forecast):
         return None
@@ -402,26 +418,34 @@ def _duration(
     if expected is not None and measured:
         fraction, seconds = measured
         tokens = expected * fraction
-        return Duration(
-            tokens * seconds,
-            False,
-            f"{tokens:,.0f} tokens at {1 / seconds:,.1f} per second, as stored",
-        )
+        how = f"{tokens:,.0f} tokens at {1 / seconds:,.1f} per second, as stored"
+        return Duration(tokens * seconds, at_most=False, how=how)
     guess = cell.model.tokens_per_second(cell.task)
     if guess is None or limit is None:
         return None
-    tokens, (speed, basis) = limit.completion_tokens, guess
-    return Duration(
-        tokens / speed, True, f"{tokens:,.0f} tokens at {speed:,.1f} per second, {basis}"
-    )
+    speed, basis = guess
+    tokens = limit.completion_tokens
+    how = f"{tokens:,.0f} tokens at {speed:,.1f} per second, {basis}"
+    return Duration(tokens / speed, at_most=True, how=how)
 
 
 def _day_warning(durations: Sequence[tuple[str, Duration | None]]) -> str:
-    """A warning and a hint if the replies of all models together take more than a day; else ""."""
-    known = [(model, one) for model, one in durations if one]
-    if sum(one.seconds for _, one in known) <= DAY:
+    """Return a warning and a hint if all replies together take more than a day; else ""."""
+    total = 0.0
+    is_bound = False
+    slowest = ""
+    longest = Duration(0.0, at_most=False, how="")
+    for model, duration in durations:
+        if duration is None:
+            continue
+        total += duration.seconds
+        is_bound = is_bound or duration.at_most
+        if duration.seconds > longest.seconds:
+            slowest = model
+            longest = duration
+    if total <= DAY:
         return ""
-    model, longest = max(known, key=lambda pair: pair[1].seconds)
-    days = max(1, round(sum(one.seconds for _, one in known) / DAY))
-    bound = "up to " if any(one.at_most for _, one in known) else ""
-    return f"warning: this may take {bound}{count(days, 'day')}; `{model}` alone: {longest.how}\nhint: {HINT}"
+    days = count(max(1, round(total / DAY)), "day")
+    up_to = "up to " if is_bound else ""
+    alone = f"`{slowest}` alone: {longest.how}"
+    return f"warning: this may take {up_to}{days}; {alone}\nhint: {HINT}"

@@ -168,7 +168,7 @@ def _has_weights(model: Model) -> bool:
 
 
 def _folders(model: Model, tasks: Sequence[Task]) -> list[Path]:
-    """The folders of weights that a host must see."""
+    """Return the folders of weights that a host must see."""
     model = innermost(model)
     folders = set[Path]()
     if not isinstance(model, WithWeights):
@@ -179,7 +179,7 @@ def _folders(model: Model, tasks: Sequence[Task]) -> list[Path]:
 
 
 def _mark(folder: Path) -> str:
-    """What is written in the folder of made models, for nodes to compare."""
+    """Return what is written in the folder of made models, for nodes to compare."""
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError), (folder / MARK).open("x") as file:
         file.write(uuid.uuid4().hex)
@@ -217,7 +217,7 @@ def _check_answers(address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise UserError(
-            f"`{address}` is no address",
+            f"`{address}` is not an address",
             where="--ray",
             hint="--ray auto, or HOST:PORT, such as head:6379",
         )

@@ -176,7 +176,7 @@ class Hosted(Wrapped, Served):
 
 
 def received(request: Request, task: Task) -> Request:
-    """A request as a host gets it, with its task."""
+    """Return a request as a host gets it, with its task."""
     return replace(request, task=task)
 
 
@@ -196,7 +196,7 @@ def packed(*objects: Any) -> bytes:
 
 
 def unpacked(sent: bytes, where: str = "") -> Any:
-    """The objects, in the other process; `where` names its machine in errors."""
+    """Return the objects, in the other process; `where` names its machine in errors."""
     surroundings, objects = pickle.loads(sent)  # noqa: S301 from our own run
     shared = "the study's folder must be on storage that every node shares: docs/gpus.md"
     if surroundings["version"] != __version__:
@@ -236,7 +236,7 @@ def making(sent: bytes, where: str = "") -> Iterator[Progress | Account | Except
 
 
 def sendable(error: Exception) -> Exception:
-    """The error itself if it can be sent, else one that says the same."""
+    """Return the error itself if it can be sent, else one that says the same."""
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301
     except Exception:

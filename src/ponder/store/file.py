@@ -139,7 +139,7 @@ def _immutable(path: Path) -> sqlite3.Connection:
 
 
 def _version(db: sqlite3.Connection, path: Path) -> int:
-    """The version of a store; 0 if the file is empty. Anything else is refused."""
+    """Return the version of a store; 0 if the file is empty. Refuse anything else."""
     db.execute("BEGIN")  # all at one moment: another process may be creating the store
     try:
         version = int(db.execute("PRAGMA user_version").fetchone()[0])

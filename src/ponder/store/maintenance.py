@@ -126,7 +126,7 @@ class Scan:
     def _whole(
         self, table: str, check: Callable[[tuple[Any, ...]], None]
     ) -> Iterator[tuple[tuple[Any, ...], int]]:
-        """The whole rows of a table with their numbers; columns as in `schema`, without id."""
+        """Yield the intact rows of a table with their numbers; columns as in `schema`, without id."""
         if self.version == 0:
             return
         for number, *columns in self._rows(table):
@@ -338,7 +338,7 @@ def _rank(status: str, turns: int) -> tuple[bool, int]:
 
 
 def _title(old: Scan, cell: int) -> str:
-    """A cell in few words, for people."""
+    """Describe a cell in few words."""
     if cell not in old.cells:
         return "unknown"
     spec = json.loads(old.cells[cell][1])

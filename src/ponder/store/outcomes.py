@@ -1,5 +1,4 @@
-"""Makes outcomes from the rows of a store, in little memory: what is equal in neighbouring rows is
-one object.
+"""Makes outcomes from the rows of a store, in little memory: equal neighbours are one object.
 
 A report holds every outcome of a study at once. Without this, those of a million attempts at
 `execution` take 3 GB.
@@ -87,10 +86,9 @@ class OutcomeReader:
     def read(
         self, cell: StudyCell, made: Mapping[str, float], rows: Iterator[Sequence[Any]]
     ) -> Iterator[Outcome]:
-        """The outcomes of a cell's rows: each the attempt's id, the problem's name, the digest, and
-        the attempt.
-        """
-        texts, counts = self._texts, self._counts
+        """Yield the outcomes of a cell's rows: attempt id, problem name, digest, and the attempt."""
+        texts = self._texts
+        counts = self._counts
         for row_id, name, check, *row in rows:
             verify_attempt(f"attempt {row_id}", row, check)
             if name != self._problem:
@@ -147,9 +145,7 @@ class OutcomeReader:
         return known
 
     def _shared(self, numbers: list[Any]) -> list[Any]:
-        """An equal list of this problem, if there is one: the true sums of its samples, and every
-        right answer.
-        """
+        """Return an equal list of this problem if there is one, such as the true running sums."""
         if not {*map(type, numbers)} <= {int, NoneType}:  # 1 equals True and 1.0
             return numbers
         for known in self._lists:
@@ -161,7 +157,7 @@ class OutcomeReader:
 
 
 def _one(known: dict[Value, Value], value: Value) -> Value:
-    """The first of equal values, if there are not too many different ones."""
+    """Return the first of equal values, if there are not too many different ones."""
     if (first := known.get(value)) is not None:
         return first
     if len(known) < MOST_VALUES:
@@ -170,40 +166,40 @@ def _one(known: dict[Value, Value], value: Value) -> Value:
 
 
 def with_ballots(store: Store, cells: Sequence[StudyCell]) -> list[Outcome]:
-    """The outcomes of these cells. Samples of a problem with the same answer have the same
-    `details["ballot"]`.
+    """Return the outcomes of these cells, with `details["ballot"]` equal for equal answers.
 
-    Unparsed and truncated samples have none, nor do conversations: a vote on their last turn would
-    say little.
+    Statistics count majority votes by it: an outcome has no text. Unparsed and truncated samples
+    have none, nor do conversations: a vote on their last turn would say little.
     """
     outcomes = []
-    alone: dict[int, Details] = {}  # the details of attempts that have no other
+    ballots: dict[int, Details] = {}  # details of attempts that have no others
     with store.snapshot():
         for cell in cells:
             votes = dict(_votes(store, cell)) if cell.quota.samples > 1 else {}
-            for o in store.outcomes([cell]):
-                vote = votes.get((o.problem, o.sample))
-                if vote is None:
-                    outcomes.append(o)
-                elif o.details:
-                    outcomes.append(o._replace(details={**o.details, "ballot": vote}))
-                else:
-                    outcomes.append(
-                        o._replace(details=alone.setdefault(vote, Details(("ballot",), (vote,))))
-                    )
+            for outcome in store.outcomes([cell]):
+                vote = votes.get((outcome.problem, outcome.sample))
+                if vote is not None:
+                    details: Mapping[str, Any]
+                    if outcome.details:
+                        details = {**outcome.details, "ballot": vote}
+                    else:
+                        details = ballots.setdefault(vote, Details(("ballot",), (vote,)))
+                    outcome = outcome._replace(details=details)  # noqa: PLW2901
+                outcomes.append(outcome)
     return outcomes
 
 
 def _votes(store: Store, cell: StudyCell) -> Iterator[tuple[tuple[str, int], int | None]]:
+    """Yield problem and sample with the number of the answer, equal for equal answers."""
     for problem, samples in store.answers(cell):
         if len(problem.turns) > 1:
             continue
-        # Apart, so that no comparison of two spellings can put a right answer and a wrong one
-        # together.
-        right, wrong = (
-            [(n, answer) for n, ok, answer in samples if ok == correct] for correct in (True, False)
-        )
-        for first, part in ((0, right), (len(right), wrong)):
-            parsed = [parse_answer(cell.task, problem, answer) for _, answer in part]
-            for (sample, _), vote in zip(part, equal_answers(cell.task, parsed), strict=True):
-                yield (problem.id, sample), None if vote is None else first + vote
+        right = [(sample, answer) for sample, correct, answer in samples if correct]
+        wrong = [(sample, answer) for sample, correct, answer in samples if not correct]
+        # Compared separately, so that no comparison of two spellings can put a right answer and a
+        # wrong one together.
+        for offset, group in ((0, right), (len(right), wrong)):
+            parsed = [parse_answer(cell.task, problem, answer) for _, answer in group]
+            numbers = equal_answers(cell.task, parsed)
+            for (sample, _), vote in zip(group, numbers, strict=True):
+                yield (problem.id, sample), None if vote is None else offset + vote

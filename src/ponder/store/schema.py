@@ -101,12 +101,12 @@ _TURN_TYPES: tuple[Any, ...] = (int, int, (bytes, NoneType), str, str, *_BILL, (
 
 
 def create() -> str:
-    """The SQL that makes an empty file a store."""
+    """Return the SQL that makes an empty file a store."""
     return f"BEGIN; {SCHEMA} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}; COMMIT;"
 
 
 def upgrade(version: int) -> str:
-    """The SQL that makes a store of an older version one of this version."""
+    """Return the SQL that makes a store of an older version one of this version."""
     new = (a for a in ADDED if a.version > version)
     sql = "".join(
         f"ALTER TABLE {a.table} ADD COLUMN {a.column} {a.kind} DEFAULT NULL; " for a in new
@@ -115,7 +115,7 @@ def upgrade(version: int) -> str:
 
 
 def views(version: int) -> str:
-    """The same for a store that is only read. Version 0 is an empty file: its tables are empty."""
+    """Return the same for a store that is only read. Version 0 is an empty file."""
     if version == 0:
         return SCHEMA.replace("CREATE TABLE", "CREATE TEMP TABLE")
     tables = dict.fromkeys(a.table for a in ADDED if a.version > version)
@@ -125,7 +125,7 @@ def views(version: int) -> str:
 
 
 def columns(table: str, version: int) -> str:
-    """The current columns of a table, as a store of some version has them."""
+    """Return the current columns of a table, as a store of some version has them."""
     later = {a.column for a in ADDED if a.table == table and a.version > version}
     return ", ".join(f"NULL AS {c}" if c in later else c for c in COLUMNS[table].split(", "))
 
@@ -136,7 +136,7 @@ def of_table(table: str, columns: str) -> str:
 
 
 def missing(version: int, tables: dict[str, set[str]]) -> list[str]:
-    """The columns that a store of some version has, and that a file with these tables lacks."""
+    """Return the columns that a store of a version has, and that a file with these tables lacks."""
     later = {(a.table, a.column) for a in ADDED if a.version > version}
     known = ((table, column) for table, names in COLUMNS.items() for column in names.split(", "))
     return [f"{t}.{c}" for t, c in known if (t, c) not in later and c not in tables.get(t, ())]

@@ -176,7 +176,7 @@ class Store:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """A row that can't be read is damaged."""
+        """Raise `DamagedStore` for a row that can't be read."""
         try:
             with errors(self.path, writing=self._lock is not None):
                 yield
@@ -191,7 +191,7 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """A transaction, in one thread at a time; rolled back if an error is raised inside."""
+        """Begin a transaction, in one thread at a time; roll it back if an error is raised inside."""
         with self._one_at_a_time, errors(self.path, writing=True):
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -207,7 +207,7 @@ class Store:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Everything that is read inside is of one moment, though a run may be writing."""
+        """Read everything inside as of one moment, though a run may be writing."""
         with errors(self.path, writing=False):
             self._db.execute("BEGIN")
         try:
@@ -216,29 +216,18 @@ class Store:
             self._db.execute("ROLLBACK")
 
     def record_study(self, study: StudySpec) -> int:
-        """Store the study as it is run now; returns the run's id, by which its spending is
-        recorded.
-        """
+        """Store the study as it is run now; return the run's id, by which its spending is recorded."""
         with self._transaction():
             # To the microsecond, so that no two runs are alike: `store merge` keeps equal ones
             # once.
             started = datetime.now(UTC).isoformat(" ")
-            row = (
-                study.name,
-                json.dumps(study.resolved(), default=str),
-                started,
-                None,
-                None,
-                None,
-                None,
-                None,
-            )
+            resolved = json.dumps(study.resolved(), default=str)
+            nothing_spent = (None, None, None, None, None)
+            row = (study.name, resolved, started, *nothing_spent)
             return self._db.execute(PUT_STUDY, (*row, digest(*row))).lastrowid or 0
 
     def spent_by_runs(self, name: str) -> tuple[int, float]:
-        """Tokens and cost of all runs of the study with this name, calls without an answer
-        included.
-        """
+        """Return tokens and cost of all runs of a study, calls without an answer included."""
         sql = """SELECT TOTAL(tokens) + TOTAL(lost_tokens) + TOTAL(held_tokens), TOTAL(cost) + TOTAL(held_cost)
                  FROM study WHERE name = ?"""
         with self._one_at_a_time, self._reading():
@@ -290,44 +279,42 @@ class Store:
 
     def _add(self, done: Done) -> None:
         attempt = done.attempt
+        cell = self._cell_id(done.cell)
         problem = self._problem_id(done.cell.source, done.position, attempt.problem)
-        key = (self._cell_id(done.cell), problem, attempt.sample)
         details = json.dumps(attempt.details, default=str) if attempt.details else None
         grade = (status_of(attempt.ended), int(attempt.correct), attempt.why, details)
-        row: tuple[Any, ...] = (
-            *key,
-            *grade,
-            *_bill(Bill() if attempt.ended == "open" else attempt.bill),
-        )
+        bill = Bill() if attempt.ended == "open" else attempt.bill
+        row: tuple[Any, ...] = (cell, problem, attempt.sample, *grade, *_bill(bill))
         (row_id,) = self._db.execute(PUT_ATTEMPT, (*row, digest(*row))).fetchone()
         for position, turn in enumerate(attempt.completions[done.stored :], done.stored):
             # Compressing takes 30 µs and saves two thirds of the bytes; answers stay readable with
             # any SQLite tool.
             thinking = zlib.compress(turn.thinking.encode(), 1) if turn.thinking else None
-            measured: dict[str, Any] = {**turn.measures, **reward_part(turn.bill)}
-            measured |= {STEPS: turn.step_scores} if turn.step_scores else {}
-            measures = json.dumps(measured, default=str) if measured else None
-            row = (row_id, position, thinking, turn.answer, turn.stop, *_bill(turn.bill), measures)
+            measures: dict[str, Any] = {**turn.measures, **reward_part(turn.bill)}
+            if turn.step_scores:
+                measures[STEPS] = turn.step_scores
+            text = json.dumps(measures, default=str) if measures else None
+            row = (row_id, position, thinking, turn.answer, turn.stop, *_bill(turn.bill), text)
             self._db.execute(PUT_TURN, (*row, digest(*row)))
 
     def _problem_id(self, source: bytes, position: int, problem: Problem) -> int:
-        if (known := self._problems.get((source, position))) is not None:
-            return known
+        if (source, position) in self._problems:
+            return self._problems[source, position]
         sql = "SELECT id FROM problem WHERE source = ? AND position = ?"
-        found = self._db.execute(sql, (source, position)).fetchone()
-        if found is None:
-            row = (source, position, problem.id, zlib.compress(msgspec.json.encode(problem), 1))
-            sql = "INSERT INTO problem (source, position, name, body, digest) VALUES (?, ?, ?, ?, ?) RETURNING id"
-            found = self._db.execute(sql, (*row, digest(*row))).fetchone()
+        row = self._db.execute(sql, (source, position)).fetchone()
+        if row is None:
+            body = zlib.compress(msgspec.json.encode(problem), 1)
+            values = (source, position, problem.id, body)
+            sql = """INSERT INTO problem (source, position, name, body, digest)
+                     VALUES (?, ?, ?, ?, ?) RETURNING id"""
+            row = self._db.execute(sql, (*values, digest(*values))).fetchone()
         if len(self._problems) >= MOST_PROBLEMS:
             self._problems.clear()
-        self._problems[source, position] = int(found[0])
-        return int(found[0])
+        self._problems[source, position] = int(row[0])
+        return int(row[0])
 
     def problem_name(self, cell: StudyCell, position: int) -> str | None:
-        """The id of the problem that the store has at a place in a cell's order; None if it has
-        none.
-        """
+        """Return the id of the problem at a position in a cell's order; None if there is none."""
         sql = "SELECT name FROM problem WHERE source = ? AND position = ?"
         with self._one_at_a_time:
             row = self._db.execute(sql, (cell.source, position)).fetchone()
@@ -345,7 +332,8 @@ class Store:
         """Store what making the weights of a cell's model cost."""
         if made:
             with self._transaction():
-                row, text = self._cell_id(cell), json.dumps(dict(made))
+                row = self._cell_id(cell)
+                text = json.dumps(dict(made))
                 (spec,) = self._db.execute("SELECT spec FROM cell WHERE id = ?", (row,)).fetchone()
                 values = (text, digest(cell.key, spec, text), row)
                 self._db.execute("UPDATE cell SET made = ?, digest = ? WHERE id = ?", values)
@@ -360,70 +348,52 @@ class Store:
         return int(row[0]) if row else None
 
     def done(self, cell: StudyCell) -> set[tuple[int, int]]:
-        """Position and sample of each attempt that is finished; failed ones are not."""
+        """Return position and sample of each attempt that is finished; failed ones are not."""
         sql = """SELECT position, sample FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE cell = ? AND status NOT IN ('failed', 'open')"""
         with self._one_at_a_time, self._reading():
             return set(self._db.execute(sql, (self._find(cell),)))
 
-    def score(self, cell: StudyCell) -> tuple[int, int]:
-        """Return how many answers of a cell are right, and how many there are."""
-        sql = "SELECT TOTAL(correct), COUNT(*) FROM attempt WHERE cell = ? AND sample < ? AND status NOT IN (?, ?)"
-        with self._one_at_a_time, self._reading():
-            right, answers = self._db.execute(
-                sql, (self._find(cell), cell.quota.samples, "failed", "open")
-            ).fetchone()
-        return int(right), answers
-
     def results(self, cell: StudyCell) -> dict[int, tuple[int, int, int, int]]:
-        """By position: right answers to a problem, all answers, attempts (some failed), output
-        tokens of answers.
-        """
+        """Return by position: right answers, all answers, attempts (some failed), output tokens."""
         sql = """SELECT position, SUM(correct), SUM(status != 'failed'), COUNT(*),
                  SUM((status != 'failed') * (thinking_tokens + answer_tokens))
                  FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE cell = ? AND sample < ? AND status != 'open' GROUP BY position"""
         with self._one_at_a_time, self._reading():
-            return {
-                row[0]: row[1:]
-                for row in self._db.execute(sql, (self._find(cell), cell.quota.samples))
-            }
+            rows = self._db.execute(sql, (self._find(cell), cell.quota.samples))
+            return {row[0]: row[1:] for row in rows}
 
     def begun(self, cell: StudyCell) -> dict[tuple[int, int], tuple[Completion, ...]]:
-        """The finished turns of each conversation that was interrupted or failed, by position and
-        sample.
-        """
+        """Return the finished turns of interrupted conversations, by position and sample."""
         sql = """SELECT position, sample, attempt.id FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE cell = ? AND status IN ('failed', 'open')"""
         with self._one_at_a_time, self._reading():
-            cut = self._db.execute(sql, (self._find(cell),)).fetchall()
-            return {
-                (position, sample): tuple(_turns(self._db, attempt))
-                for position, sample, attempt in cut
-            }
+            turns = {}
+            for position, sample, attempt in self._db.execute(sql, (self._find(cell),)).fetchall():
+                turns[position, sample] = tuple(_turns(self._db, attempt))
+            return turns
 
     def spent(self, cells: Iterable[StudyCell]) -> tuple[int, Bill]:
-        """How many of the attempts that these cells ask for are answered, and what those answers
-        cost together.
-        """
+        """Return how many of the attempts of these cells are answered, and their summed bill."""
         sql = f"""SELECT COUNT(*), SUM(prompt_tokens), SUM(thinking_tokens), SUM(answer_tokens), SUM(seconds),
                  SUM(cached_tokens)
                  FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE {ASKED} AND status NOT IN ('failed', 'open')"""
-        answers, bill = 0, Bill()
+        answers = 0
+        bill = Bill()
         with self._one_at_a_time, self._reading():
             for cell in cells:
                 n, *sums = self._db.execute(sql, self._asked(cell)).fetchone()
                 prompt, thinking, answer, seconds, cached = (s or 0 for s in sums)
-                answers, bill = (
-                    answers + n,
-                    bill + Bill(prompt, thinking, answer, seconds, cached_tokens=cached),
-                )
-                bill += self._rewards(cell) if cell.methods else Bill()
+                answers += n
+                bill += Bill(prompt, thinking, answer, seconds, cached_tokens=cached)
+                if cell.methods:
+                    bill += self._rewards(cell)
         return answers, bill
 
     def _rewards(self, cell: StudyCell) -> Bill:
-        """What rewards read and wrote for the answered attempts that a cell asks for."""
+        """Return what rewards read and wrote for the answered attempts of a cell."""
         sums = ", ".join(f"TOTAL(json_extract(details, '$.{name}'))" for name in REWARD)
         sql = f"""SELECT {sums} FROM attempt JOIN problem ON problem.id = attempt.problem
                   WHERE {ASKED} AND status NOT IN ('failed', 'open')
@@ -436,9 +406,7 @@ class Store:
         )
 
     def sum_of_squares(self, cell: StudyCell) -> float:
-        """The sum of the squared tokens of the answered attempts that a cell asks for: their
-        spread.
-        """
+        """Return the sum of the squared tokens of the answered attempts of a cell."""
         sql = f"""SELECT TOTAL(1.0 * (prompt_tokens + thinking_tokens + answer_tokens)
                              * (prompt_tokens + thinking_tokens + answer_tokens))
                  FROM attempt JOIN problem ON problem.id = attempt.problem
@@ -448,24 +416,28 @@ class Store:
         return float(squares)
 
     def speed(self, cells: Iterable[StudyCell]) -> tuple[float, float] | None:
-        """Of answers whose model measured it: the fraction of tokens that it wrote, and seconds per
-        such token.
+        """Return the fraction of tokens that models wrote, and seconds per such token.
+
+        Only answers whose model measured it count; None if there are none.
         """
         sql = f"""SELECT TOTAL(prompt_tokens + thinking_tokens + answer_tokens), TOTAL(thinking_tokens + answer_tokens),
                         TOTAL((thinking_tokens + answer_tokens) * json_extract(details, '$.seconds_per_token'))
                  FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE {ASKED} AND status NOT IN ('failed', 'open')
                  AND details LIKE '%"seconds_per_token"%'"""
-        every = written = seconds = 0.0
+        tokens = 0.0
+        written = 0.0
+        seconds = 0.0
         with self._one_at_a_time, self._reading():
             for cell in cells:
                 sums = self._db.execute(sql, self._asked(cell)).fetchone()
-                every, written, seconds = every + sums[0], written + sums[1], seconds + sums[2]
-        return (written / every, seconds / written) if seconds else None
+                tokens += sums[0]
+                written += sums[1]
+                seconds += sums[2]
+        return (written / tokens, seconds / written) if seconds else None
 
     def outcomes(self, cells: Iterable[StudyCell]) -> Iterator[Outcome]:
-        """The attempts that these cells ask for, as statistics see them. Conversations in progress
-        are left out.
+        """Yield the attempts of these cells as statistics see them, without those in progress.
 
         Cells with one identity have the same attempts, which are read once.
         """
@@ -479,9 +451,7 @@ class Store:
                 )
 
     def attempts(self, cell: StudyCell, most: int = -1) -> Iterator[Done]:
-        """The attempts of a cell with their texts, in the order of the problems; at most `most` of
-        them.
-        """
+        """Yield the attempts of a cell with their texts, in the order of problems, at most `most`."""
         sql = f"""SELECT attempt.id, attempt.digest, {ATTEMPT}, problem.digest, {PROBLEM}
                   {IN_ORDER} ORDER BY position, sample LIMIT ?"""
         with self._reading():
@@ -534,7 +504,7 @@ class Store:
         return self._find(cell), limit, cell.quota.samples, positions, positions
 
     def attempt(self, row_id: int) -> Stored | None:
-        """One attempt by its id, with its texts; None if there is none."""
+        """Return one attempt by its id, with its texts; None if there is none."""
         with self._reading():
             return read_attempt(self._db, row_id)
 
@@ -557,11 +527,9 @@ class Store:
 
 
 def reward_part(bill: Bill) -> dict[str, float]:
-    """What a reward read and wrote, as it is stored: among the measures of a turn and the details
-    of an attempt.
-    """
-    part = {name: getattr(bill, name) for name in REWARD}
-    return part if any(part.values()) else {}
+    """Return what a reward read and wrote, as stored in a turn's measures and an attempt's details."""
+    amounts = {name: getattr(bill, name) for name in REWARD}
+    return amounts if any(amounts.values()) else {}
 
 
 def _bill(bill: Bill) -> tuple[Any, ...]:
@@ -572,7 +540,7 @@ def _bill(bill: Bill) -> tuple[Any, ...]:
 
 
 def read_attempt(db: sqlite3.Connection, row_id: int) -> Stored | None:
-    """One attempt with its texts, from an open file; None if there is none.
+    """Return one attempt with its texts, from an open file; None if there is none.
 
     Raises ValueError if it is damaged.
     """
@@ -582,11 +550,11 @@ def read_attempt(db: sqlite3.Connection, row_id: int) -> Stored | None:
     check, *grade = row
     verify_attempt(f"attempt {row_id}", grade, check)
     cell, problem, sample, status, correct, why, details, *_ = grade
-    check, *given = db.execute(
-        f"SELECT digest, {PROBLEM} FROM problem WHERE id = ?", (problem,)
-    ).fetchone()
-    verify(f"problem {given[2]}", given, check)
-    asked = msgspec.json.decode(zlib.decompress(given[3]), type=Problem)
+    sql = f"SELECT digest, {PROBLEM} FROM problem WHERE id = ?"
+    check, *columns = db.execute(sql, (problem,)).fetchone()
+    _, _, name, body = columns
+    verify(f"problem {name}", columns, check)
+    asked = msgspec.json.decode(zlib.decompress(body), type=Problem)
     turns = tuple(_turns(db, row_id))
     decoded = json.loads(details) if details else {}
     return Stored(
@@ -603,6 +571,7 @@ def _turns(db: sqlite3.Connection, attempt: int) -> Iterator[Completion]:
             raise ValueError(f"attempt {attempt} has lost turn {i}")
         text = zlib.decompress(thinking).decode() if thinking else ""
         measured = json.loads(measures) if measures else {}
-        rewards = [measured.pop(name, 0) for name in REWARD]
-        scored = tuple((end, score) for end, score in measured.pop(STEPS, ()))
-        yield Completion(text, answer, stop, Bill(*bill, *rewards), measured, step_scores=scored)
+        reward = [measured.pop(name, 0) for name in REWARD]
+        step_scores = tuple((end, score) for end, score in measured.pop(STEPS, ()))
+        total = Bill(*bill, *reward)
+        yield Completion(text, answer, stop, total, measured, step_scores=step_scores)

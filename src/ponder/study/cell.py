@@ -47,7 +47,7 @@ class Hosting(Resources):
             raise UserError(f"replicas must be at least 1, not {self.replicas}")
 
     def needs(self, model: Model, method: Resources | None = None) -> Resources:
-        """What asking the model needs, or making it by a method."""
+        """Return what asking the model needs, or making it by a method."""
         given = (method or self, self)
         of_model = model.gpus() if isinstance(model, WithWeights) else 0
         gpus = next((r.gpus for r in given if r.gpus is not None), of_model)

@@ -235,7 +235,7 @@ def _parsed(source: Path) -> list[ast.stmt]:
 
 
 def _type(annotation: str, **names: Any) -> Any:
-    """The type that an annotation means, if it is one that a study can hold."""
+    """Return the type that an annotation means, if it is one that a study can hold."""
     try:
         known = {"Any": Any, "ClassVar": ClassVar, "Literal": Literal, **names}
         return get_type_hints(type("_", (), {"__annotations__": {"it": annotation}}), known)["it"]
@@ -297,7 +297,7 @@ def _recorded(cell: StudyCell) -> set[str] | None:
 
 
 def _details(cell: StudyCell) -> Iterator[str]:
-    """The details that the task's grader records, from grading a right answer to the first problem."""
+    """Yield the details that the task's grader records of a right answer to the first problem."""
     for problem in cell.asked():
         yield from grade_turns(cell.task, problem, solve_turns(cell.task, problem)).details
         return

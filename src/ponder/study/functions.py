@@ -169,7 +169,7 @@ def _registered(
 
 
 def _settings(function: Function) -> list[tuple[str, Any, Any]]:
-    """The settings of a function: its keyword-only parameters with their types and defaults."""
+    """Return the settings of a function: its keyword-only parameters with types and defaults."""
     hints = get_type_hints(function)
     settings = []
     for key, parameter in inspect.signature(function).parameters.items():

@@ -64,7 +64,7 @@ class Record:
         )
 
     def solution(self) -> Grade:
-        """The grade of the task's own solution."""
+        """Grade the task's own solution."""
         return self.grade(solve_turns(self._task, self.problem))
 
     def text(self) -> str:
@@ -86,7 +86,7 @@ def decode(text: str | bytes) -> Record:
 
 
 def read(folder: Path, split: Split) -> Iterator[Record]:
-    """The records of an exported taskset."""
+    """Yield the records of an exported taskset."""
     with (folder / f"{split}.jsonl").open("rb") as lines:
         yield from map(decode, lines)
 
@@ -94,73 +94,84 @@ def read(folder: Path, split: Split) -> Iterator[Record]:
 def export(
     study: Study, form: Literal["verifiers", "trl"], folder: Path | None, number: int
 ) -> tuple[list[Path], int]:
-    """Write a folder; returns its files and the number of problems.
+    """Write a folder, and return its files and the number of problems.
 
-    `number`: training problems per task and size.
+    `number` is that of training problems per task and size.
     """
     records = {"train": list(_training(study, number)), "test": list(_asked(study))}
     folder = folder or Path(f"{study.name}-{form}")
     if folder.is_file():
-        raise UserError(
-            f"{folder} is a file, and a folder is written", hint="-o FOLDER names another place"
-        )
-    several = next((r for one in records.values() for r in one if len(r.problem.turns) > 1), None)
-    if form == "trl" and several:
-        what = (
-            f"problems of `{several.task['name']}` have several turns, and a row of TRL's has one"
-        )
-        raise UserError(what, hint="--format verifiers can hold them")
-    files = _trl(records, folder) if form == "trl" else _verifiers(study.name, records, folder)
-    return files, sum(map(len, records.values()))
+        hint = "-o FOLDER names another place"
+        raise UserError(f"{folder} is a file, and a folder is written", hint=hint)
+    if form == "trl":
+        for record in (*records["train"], *records["test"]):
+            if len(record.problem.turns) > 1:
+                what = f"problems of `{record.task['name']}` have several turns"
+                hint = "--format verifiers can hold them"
+                raise UserError(f"{what}, and a row of TRL's has one", hint=hint)
+        files = _trl(records, folder)
+    else:
+        files = _verifiers(study.name, records, folder)
+    return files, len(records["train"]) + len(records["test"])
 
 
 def _asked(study: Study) -> Iterator[Record]:
-    """The problems that the study asks, each once."""
+    """Yield the problems that the study asks, each once."""
     seen = set[bytes]()
     for cell in study.cells:
         if cell.source not in seen and not study.chooses_sizes:
             seen.add(cell.source)
-            yield from (_record(cell.task, problem) for problem in cell.asked())
+            for problem in cell.asked():
+                yield _record(cell.task, problem)
 
 
 def _training(study: Study, number: int) -> Iterator[Record]:
-    """Problems that the study doesn't ask; a fixed set, such as a benchmark, has none."""
-    for one in study.training_problems:
-        yield from (
-            _record(one.task, problem) for problem in islice(one.problems(study.seed), number)
-        )
+    """Yield problems that the study doesn't ask; a fixed set, such as a benchmark, has none."""
+    for training in study.training_problems:
+        for problem in islice(training.problems(study.seed), number):
+            yield _record(training.task, problem)
 
 
 def _record(task: Task, problem: Problem) -> Record:
-    """With what builds an equal task elsewhere. A file is named by its whole path."""
-    fields = dataclasses.fields(task)  # type: ignore[arg-type]
-    values = {f.name: getattr(task, f.name) for f in fields if getattr(task, f.name) is not None}
-    paths = {key: str(value.absolute()) for key, value in values.items() if isinstance(value, Path)}
-    return Record({"name": task.plugin_name(), **values, **paths}, problem)
+    """Return a problem with the settings that build an equal task; files have absolute paths."""
+    table: dict[str, Any] = {"name": task.plugin_name()}
+    for field in dataclasses.fields(task):  # type: ignore[arg-type]
+        value = getattr(task, field.name)
+        if isinstance(value, Path):
+            value = str(value.absolute())
+        if value is not None:
+            table[field.name] = value
+    return Record(table, problem)
 
 
 def _verifiers(study: str, records: Mapping[str, Sequence[Record]], folder: Path) -> list[Path]:
-    """A package that `pip install` takes, and that verifiers finds by its name."""
-    package = f"ponder_{re.sub(r'[^a-z0-9]+', '_', study.lower())}"
+    """Write a package that `pip install` takes, and that verifiers finds by its name."""
+    words = re.sub(r"[^a-z0-9]+", "_", study.lower())
+    package = f"ponder_{words}"
     inside = folder / package
     inside.mkdir(parents=True, exist_ok=True)
-    project, module = folder / "pyproject.toml", inside / "__init__.py"
+    project = folder / "pyproject.toml"
     project.write_text(PROJECT.format(name=package.replace("_", "-")), "utf-8")
+    module = inside / "__init__.py"
     module.write_text(MODULE.format(study=study), "utf-8")
-    files = [inside / f"{split}.jsonl" for split in SPLITS]
-    for file in files:
-        file.write_text("".join(f"{record.text()}\n" for record in records[file.stem]), "utf-8")
-    return [project, module, *files]
+    files = [project, module]
+    for split in SPLITS:
+        file = inside / f"{split}.jsonl"
+        file.write_text("".join(f"{record.text()}\n" for record in records[split]), "utf-8")
+        files.append(file)
+    return files
 
 
 def _trl(records: Mapping[str, Sequence[Record]], folder: Path) -> list[Path]:
-    """Rows with a prompt as a chat, and the record for `ponder.results.interop.trl.correct`."""
+    """Write rows with a chat as prompt, and the record for `ponder.results.interop.trl.correct`."""
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for split in SPLITS:
-        (file := folder / f"{split}.jsonl").unlink(missing_ok=True)
-        if rows := [_row(record) for record in records[split]]:
-            file.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+        file = folder / f"{split}.jsonl"
+        file.unlink(missing_ok=True)
+        if records[split]:
+            lines = [msgspec.json.encode(_row(record)) + b"\n" for record in records[split]]
+            file.write_bytes(b"".join(lines))
             files.append(file)
     return files
 

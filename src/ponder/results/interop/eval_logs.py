@@ -80,7 +80,7 @@ def decode(content: bytes, kind: type[T], where: str) -> T:
 
 
 def size_of(metadata: Mapping[str, Any], key: str, where: str) -> int:
-    """A problem's size: a whole number, also one inside a text, such as `Level 5`."""
+    """Return a problem's size: a whole number, also one inside a text, such as `Level 5`."""
     if not key:
         return 0
     if key not in metadata:

@@ -50,20 +50,24 @@ class Imported:
     metadata: list[str] = field(default_factory=list)  # keys that could be the size
 
     def notes(self) -> Iterator[str]:
-        """What the user should know."""
+        """Yield what the user should know, as sentences."""
         for task, scorer in self.scorers.items():
-            others = ", ".join(self.others[task])
-            yield f"{task}: right and wrong by `{scorer}`" + (
-                f"; --scorer takes another: {others}" if others else ""
-            )
+            note = f"{task}: right and wrong by `{scorer}`"
+            if self.others[task]:
+                note += f"; --scorer takes another: {', '.join(self.others[task])}"
+            yield note
         if self.partial:
-            yield f"{count(self.partial, 'score')} between wrong and right count as wrong; --right says from where on"
+            scores = count(self.partial, "score")
+            yield f"{scores} between wrong and right count as wrong; --right says from where on"
         if self.endings["failed"]:
-            yield f"{count(self.endings['failed'], 'attempt')} without a score: left out, not counted as wrong"
+            failed = count(self.endings["failed"], "attempt")
+            yield f"{failed} without a score: left out, not counted as wrong"
         if self.reworded:
-            yield f"{count(self.reworded, 'problem')} asked in different words by different logs: one wording is kept"
+            problems = count(self.reworded, "problem")
+            yield f"{problems} asked in different words by different logs: one wording is kept"
         if self.metadata:
-            yield f"all problems have one size; --size KEY takes it from the log: {', '.join(self.metadata)}"
+            keys = ", ".join(self.metadata)
+            yield f"all problems have one size; --size KEY takes it from the log: {keys}"
 
 
 @dataclass
@@ -87,7 +91,8 @@ class _Survey:
             survey.epochs = max(survey.epochs, sample.epoch + 1)
             for name, score in sample.scores.items():
                 survey.scorers[name] = None
-                survey.tell_answers |= {name} if score.answer else set()
+                if score.answer:
+                    survey.tell_answers.add(name)
                 if score.value is not None and not sample.error:
                     survey.scored.add((name, sample.problem.id, sample.epoch))
         return survey
@@ -113,7 +118,7 @@ class _Model:
     surveys: list[_Survey] = field(default_factory=list)
 
     def of(self, task: str) -> dict[str, list[_Survey]]:
-        """Its logs of a task by their run: a run, and its retries."""
+        """Return the logs of a task by their run: a run, and its retries."""
         runs: dict[str, list[_Survey]] = {}
         for survey in self.surveys:
             if survey.log.task == task:
@@ -121,7 +126,7 @@ class _Model:
         return runs
 
     def samples(self, task: str) -> int:
-        """The most samples that a problem of the task has."""
+        """Return the most samples that a problem of the task has."""
         return sum(max(survey.epochs for survey in run) for run in self.of(task).values())
 
 
@@ -142,24 +147,26 @@ def import_logs(
     size: str = "",
 ) -> Imported:
     """Read logs, write their study and problems, and store their attempts."""
-    logs = sorted(
-        (read(path) for path in _files(paths)), key=lambda log: (log.created, str(log.path))
-    )
+    logs = [read(path) for path in _files(paths)]
+    logs.sort(key=lambda log: (log.created, str(log.path)))
     names = list(dict.fromkeys(log.task for log in logs))
-    out = out or Path(f"{safe_name(names[0]) if len(names) == 1 else 'imported'}.toml")
+    if out is None:
+        stem = safe_name(names[0]) if len(names) == 1 else "imported"
+        out = Path(f"{stem}.toml")
     _check_place(out)
     result = Imported(out, len(logs))
     surveys = [_surveyed(log, size) for log in logs]
-    tasks = {name: [survey for survey in surveys if survey.log.task == name] for name in names}
-    judges = {task: Judge(_scorer(mine, scorer, result), right) for task, mine in tasks.items()}
-    problems = {task: _problems(mine, result) for task, mine in tasks.items()}
+    judges: dict[str, Judge] = {}
+    problems: dict[str, list[Problem]] = {}
+    files: dict[str, Path] = {}
+    for task in names:
+        of_task = [survey for survey in surveys if survey.log.task == task]
+        judges[task] = Judge(_scorer(of_task, scorer, result), right)
+        problems[task] = _problems(of_task, result)
+        files[task] = out.with_name(f"{out.stem}-{safe_name(task)}.jsonl")
     if not size:
-        known = (p.facts.items() for mine in problems.values() for p in mine)
-        result.metadata = list(
-            dict.fromkeys(key for facts in known for key, value in facts if type(value) is int)
-        )
+        result.metadata = _possible_sizes(problems.values())
     models = _models(surveys)
-    files = {task: out.with_name(f"{out.stem}-{safe_name(task)}.jsonl") for task in tasks}
     for task, file in files.items():
         file.write_bytes(b"".join(_encoded(problem, file) for problem in problems[task]))
     out.write_text(_study(files, judges, models, problems), "utf-8")
@@ -167,10 +174,11 @@ def import_logs(
     with Store(store, lock=True) as opened:
         opened.record_study(study)
         for task, judge in judges.items():
-            cells = [cell for cell in study.cells if cell.task.title() == task]
+            of_task_cells = [cell for cell in study.cells if cell.task.title() == task]
             for label, model in models.items():
-                mine = {cell.size: cell for cell in cells_called(cells, "model", label)}
-                _store(opened, mine, _attempts(model, task, judge, size, result), result)
+                cells = {cell.size: cell for cell in cells_called(of_task_cells, "model", label)}
+                attempts = _attempts(model, task, judge, size, result)
+                _store(opened, cells, attempts, result)
     return result
 
 
@@ -202,20 +210,20 @@ def read(path: Path) -> Log:
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:
-    """The logs that are named, and those in folders that are named."""
+    """Yield the logs that are named, and those in folders that are named."""
     for path in paths:
-        if path.is_dir():
-            inside = sorted(
-                p for p in path.rglob("*") if p.suffix == ".eval" or p.match("samples_*.jsonl")
-            )
-            if not inside:
-                hint = (
-                    "a folder is searched for .eval files of Inspect and samples_*.jsonl of lm-eval"
-                )
-                raise UserError("there is no log in this folder", where=str(path), hint=hint)
-            yield from inside
-        elif path.is_file():
+        if path.is_file():
             yield path
+        elif path.is_dir():
+            inside = []
+            for file in path.rglob("*"):
+                if file.suffix == ".eval" or file.match("samples_*.jsonl"):
+                    inside.append(file)
+            if not inside:
+                searched = ".eval files of Inspect and samples_*.jsonl of lm-eval"
+                hint = f"a folder is searched for {searched}"
+                raise UserError("there is no log in this folder", where=str(path), hint=hint)
+            yield from sorted(inside)
         else:
             raise UserError(f"there is no file {path}")
 
@@ -231,72 +239,66 @@ def _check_place(out: Path) -> None:
 
 
 def _scorer(surveys: Sequence[_Survey], wanted: str, result: Imported) -> str:
-    """The scorer that is asked for, or the headline one of the task's first log."""
-    log, known = (
-        surveys[0].log,
-        list(dict.fromkeys(name for survey in surveys for name in survey.scorers)),
-    )
-    if not known:
-        raise UserError(
-            "nothing in this log is scored",
-            where=str(log.path),
-            hint="inspect score LOG adds scores",
-        )
-    if wanted and wanted not in known:
-        raise UserError(
-            f"no log of {log.task} has a scorer `{wanted}`", hint=plugins.nearest(wanted, known)
-        )
-    headline = next((name for name in log.scorers if name in known), known[0])
-    result.scorers[log.task] = wanted or headline
-    result.others[log.task] = [name for name in known if name != result.scorers[log.task]]
-    return result.scorers[log.task]
+    """Return the scorer that the user wants, or the headline one of the task's first log."""
+    log = surveys[0].log
+    scorers: dict[str, None] = {}
+    for survey in surveys:
+        scorers |= survey.scorers
+    if not scorers:
+        hint = "inspect score LOG adds scores"
+        raise UserError("nothing in this log is scored", where=str(log.path), hint=hint)
+    if wanted and wanted not in scorers:
+        hint = plugins.nearest(wanted, scorers)
+        raise UserError(f"no log of {log.task} has a scorer `{wanted}`", hint=hint)
+    scorer = wanted
+    if not scorer:
+        scorer = next((name for name in log.scorers if name in scorers), next(iter(scorers)))
+    result.scorers[log.task] = scorer
+    result.others[log.task] = [name for name in scorers if name != scorer]
+    return scorer
 
 
 def _problems(surveys: Sequence[_Survey], result: Imported) -> list[Problem]:
-    """The problems of a task, each once."""
+    """Return the problems of a task, each once."""
     problems: dict[str, Problem] = {}
     for survey in surveys:
         for problem in survey.problems.values():
-            known = problems.setdefault(problem.id, problem)
-            if (known.gold, known.size) != (problem.gold, problem.size):
-                what = f"problem {problem.id} of {survey.log.task} has another target or size than in an earlier log"
+            first = problems.setdefault(problem.id, problem)
+            if (first.gold, first.size) != (problem.gold, problem.size):
+                what = f"problem {problem.id} of {survey.log.task} has another target or size"
                 hint = "import logs of different data sets one by one, each with its own -o"
-                raise UserError(what, where=str(survey.log.path), hint=hint)
-            result.reworded += known.turns != problem.turns
-    return sorted(
-        problems.values(), key=lambda p: (p.size, int(p.id) if p.id.isdecimal() else 2**62, p.id)
-    )
+                raise UserError(
+                    f"{what} than in an earlier log", where=str(survey.log.path), hint=hint
+                )
+            if first.turns != problem.turns:
+                result.reworded += 1
+    return sorted(problems.values(), key=_order)
 
 
 def _models(surveys: Iterable[_Survey]) -> dict[str, _Model]:
-    """The models by their labels.
+    """Return the models by their labels.
 
     A label has the settings that tell two ways of asking one model apart.
     """
     groups: dict[str, _Model] = {}
     for survey in surveys:
-        name, settings = survey.log.model, _plain(survey.log.settings)
+        name = survey.log.model
+        settings = _without_nulls(survey.log.settings)
         key = json.dumps([name, settings], sort_keys=True, default=str)
         groups.setdefault(key, _Model(name, settings)).surveys.append(survey)
     models: dict[str, _Model] = {}
     for model in groups.values():
-        alike = [other.settings for other in groups.values() if other.name == model.name]
-        keys = dict.fromkeys(key for settings in alike for key in settings)
-        differing = [key for key in keys if any(one.get(key) != alike[0].get(key) for one in alike)]
-        shown = [f"{key}={model.settings[key]}" for key in differing if key in model.settings]
-        models[visible(" ".join([model.name, *shown]))] = model
+        same_name = [other.settings for other in groups.values() if other.name == model.name]
+        keys: dict[str, None] = {}
+        for settings in same_name:
+            keys |= dict.fromkeys(settings)
+        words = [model.name]
+        for key in keys:
+            differs = any(settings.get(key) != same_name[0].get(key) for settings in same_name)
+            if differs and key in model.settings:
+                words.append(f"{key}={model.settings[key]}")
+        models[visible(" ".join(words))] = model
     return models
-
-
-def _plain(value: Any) -> Any:
-    """A value without nulls, which TOML doesn't have."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items() if inner is not None}
-    return (
-        [_plain(inner) for inner in value if inner is not None]
-        if isinstance(value, list)
-        else value
-    )
 
 
 def _study(
@@ -305,37 +307,49 @@ def _study(
     models: Mapping[str, _Model],
     problems: Mapping[str, Sequence[Problem]],
 ) -> str:
-    """The study file."""
-    samples = {label: max(model.samples(task) for task in files) for label, model in models.items()}
+    """Return the study file."""
     lines = [
         f"{MARK}: its attempts are in the store. Title and figures may be changed.",
         f"title = {toml(' and '.join(files) + ', imported')}",
     ]
     for task, file in files.items():
         judge = judges[task]
-        about = {"name": "imported", "file": file.name, "task": task, "scorer": judge.scorer}
-        lines += _table("task", about | ({} if judge.right is None else {"right": judge.right}))
-    for label, model in models.items():
-        runs = list(dict.fromkeys(survey.log.run for survey in model.surveys))
         table: dict[str, Any] = {
             "name": "imported",
-            "id": model.name,
-            "label": label,
-            "samples": samples[label],
+            "file": file.name,
+            "task": task,
+            "scorer": judge.scorer,
         }
-        lines += _table(
-            "model",
-            table | ({"settings": model.settings} if model.settings else {}) | {"runs": runs},
-        )
-    sizes = {problem.size for mine in problems.values() for problem in mine}
-    figures = {"accuracy": True, "effort": len(sizes) > 2, "frontier": len(models) > 1}
-    figures |= {"samples": max(samples.values()) > 1, "budget": True}
-    for figure in (name for name, drawn in figures.items() if drawn):
+        if judge.right is not None:
+            table["right"] = judge.right
+        lines += _table("task", table)
+    most_samples = 0
+    for label, model in models.items():
+        samples = max(model.samples(task) for task in files)
+        most_samples = max(most_samples, samples)
+        table = {"name": "imported", "id": model.name, "label": label, "samples": samples}
+        if model.settings:
+            table["settings"] = model.settings
+        table["runs"] = list(dict.fromkeys(survey.log.run for survey in model.surveys))
+        lines += _table("model", table)
+    sizes = set[int]()
+    for of_task in problems.values():
+        sizes.update(problem.size for problem in of_task)
+    figures = ["accuracy"]
+    if len(sizes) > 2:
+        figures.append("effort")
+    if len(models) > 1:
+        figures.append("frontier")
+    if most_samples > 1:
+        figures.append("samples")
+    figures.append("budget")
+    for figure in figures:
         lines += _table("figure", {"name": figure})
     return "\n".join(lines) + "\n"
 
 
 def _table(kind: str, table: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a table in a study file."""
     return ["", f"[[{kind}]]", *(f"{key} = {toml(value)}" for key, value in table.items())]
 
 
@@ -343,13 +357,17 @@ def _store(
     store: Store, cells: Mapping[int, StudyCell], attempts: Iterator[Attempt], result: Imported
 ) -> None:
     """Store attempts, each in the cell of its size."""
-    places = {size: {p.id: i for i, p in enumerate(cell.asked())} for size, cell in cells.items()}
-    there, before = {size: store.done(cell) for size, cell in cells.items()}, _stored(store, cells)
+    positions: dict[int, dict[str, int]] = {}
+    answered = {}
+    for size, cell in cells.items():
+        positions[size] = {problem.id: number for number, problem in enumerate(cell.asked())}
+        answered[size] = store.done(cell)
+    stored_before = _stored(store, cells)
     batch: list[Done] = []
     for attempt in attempts:
         size = attempt.problem.size
-        position = places[size][attempt.problem.id]
-        if attempt.ended == "failed" and (position, attempt.sample) in there[size]:
+        position = positions[size][attempt.problem.id]
+        if attempt.ended == "failed" and (position, attempt.sample) in answered[size]:
             continue  # a retry that was imported before has its answer
         result.endings[attempt.ended] += 1
         batch.append(Done(cells[size], position, attempt))
@@ -357,60 +375,94 @@ def _store(
             store.add(batch)
             batch.clear()
     store.add(batch)
-    result.new += _stored(store, cells) - before
+    result.new += _stored(store, cells) - stored_before
 
 
 def _stored(store: Store, cells: Mapping[int, StudyCell]) -> int:
-    """How many attempts the store has, failed ones too."""
+    """Return how many attempts the store has, failed ones too."""
     return sum(tried for cell in cells.values() for _, _, tried, _ in store.results(cell).values())
 
 
 def _attempts(
     model: _Model, task: str, judge: Judge, size: str, result: Imported
 ) -> Iterator[Attempt]:
-    """The samples of a model at a task as attempts.
+    """Yield the samples of a model at a task as attempts.
 
     Of a run and its retries, the last sample with a score wins.
     """
     first = 0  # number of the run's first sample
     for run in model.of(task).values():
-        scored = {
-            (problem, epoch)
-            for survey in run
-            for name, problem, epoch in survey.scored
-            if name == judge.scorer
-        }
+        scored = set[tuple[str, int]]()
+        for survey in run:
+            for scorer, problem, epoch in survey.scored:
+                if scorer == judge.scorer:
+                    scored.add((problem, epoch))
         tell_answers = any(judge.scorer in survey.tell_answers for survey in run)
-        given = set[tuple[str, int]]()
-        for log in (survey.log for survey in reversed(run)):
+        yielded = set[tuple[str, int]]()
+        for survey in reversed(run):
+            log = survey.log
             for sample in log.samples(size):
                 attempt = _attempt(sample, first + sample.epoch, judge, tell_answers, log.path)
                 key = (sample.problem.id, sample.epoch)
-                if key not in given and (attempt.ended != "failed" or key not in scored):
-                    given.add(key)
-                    result.partial += attempt.details.get("score", 0.0) > 0 and not attempt.correct
-                    yield attempt
+                if key in yielded or (attempt.ended == "failed" and key in scored):
+                    continue
+                yielded.add(key)
+                if attempt.details.get("score", 0.0) > 0 and not attempt.correct:
+                    result.partial += 1
+                yield attempt
         first += max(survey.epochs for survey in run)
 
 
 def _attempt(sample: Sample, number: int, judge: Judge, tell_answers: bool, path: Path) -> Attempt:
-    """How a sample ended. The log's scorer says what is right, also of a reply that was cut."""
+    """Return a sample as an attempt. The log's scorer decides what is right, also if it was cut."""
     score = sample.scores.get(judge.scorer, Score(None, why=f"{judge.scorer} gave no score"))
     if sample.error or score.value is None:
         why = sample.error or f"not scored: {score.why}"
         return Attempt(sample.problem, number, "failed", visible(why)[:200], (sample.completion,))
+    lowest_right = 1.0 if judge.right is None else judge.right
     if judge.right is None and score.value > 1:
         what = f"`{judge.scorer}` gives scores above 1, such as {score.value:g}"
-        raise UserError(
-            what, where=str(path), hint="--right N says from which score on an attempt is right"
-        )
-    ended: Ended
-    if score.value >= (1 if judge.right is None else judge.right):
-        ended, why = "right", ""
+        hint = "--right N says from which score on an attempt is right"
+        raise UserError(what, where=str(path), hint=hint)
+    ended: Ended = "wrong"
+    why = "wrong answer"
+    if score.value >= lowest_right:
+        ended = "right"
+        why = ""
     elif sample.limit:
-        ended, why = "truncated", f"{sample.limit} limit"
+        ended = "truncated"
+        why = f"{sample.limit} limit"
     elif tell_answers and not score.answer:
-        ended, why = "unparsed", "no answer"
-    else:
-        ended, why = "wrong", "wrong answer"
+        ended = "unparsed"
+        why = "no answer"
     return Attempt(sample.problem, number, ended, why, (sample.completion,), {"score": score.value})
+
+
+def _possible_sizes(problems: Iterable[Sequence[Problem]]) -> list[str]:
+    """Return the keys of the problems' metadata that hold whole numbers."""
+    keys: dict[str, None] = {}
+    for of_task in problems:
+        for problem in of_task:
+            for key, value in problem.facts.items():
+                if type(value) is int:
+                    keys[key] = None
+    return list(keys)
+
+
+def _order(problem: Problem) -> tuple[int, int, str]:
+    """Return what problems are sorted by: size, then ids that are numbers, then others."""
+    number = int(problem.id) if problem.id.isdecimal() else 2**62
+    return problem.size, number, problem.id
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return a value without nulls, which TOML doesn't have."""
+    if isinstance(value, Mapping):
+        table = {}
+        for key, inner in value.items():
+            if inner is not None:
+                table[str(key)] = _without_nulls(inner)
+        return table
+    if isinstance(value, list):
+        return [_without_nulls(inner) for inner in value if inner is not None]
+    return value

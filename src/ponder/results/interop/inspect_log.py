@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -142,7 +142,7 @@ class _Sample(msgspec.Struct):
     attachments: dict[str, str] = {}
 
 
-class _Whole(_Header):
+class _WholeLog(_Header):
     """A `.json` log."""
 
     samples: list[_Sample] | None = None
@@ -156,7 +156,7 @@ class InspectLog(Log):
 
     def _samples(self) -> Iterator[_Sample]:
         if self.path.suffix == ".json":
-            yield from decode(self.path.read_bytes(), _Whole, str(self.path)).samples or []
+            yield from decode(self.path.read_bytes(), _WholeLog, str(self.path)).samples or []
             return
         with _opened(self.path) as file:
             # a sample that was written twice counts as it was written last
@@ -166,23 +166,21 @@ class InspectLog(Log):
 
 
 def read(path: Path) -> InspectLog:
-    """Open a log; raises `UserError` if it isn't one."""
+    """Open a log; raise `UserError` if it isn't one."""
     header = _header(path)
-    spec, results = header.eval, header.results or _Results()
-    declared = [scorer.name for scorer in spec.scorers or ()]
-    first = [results.headline.scorer] if results.headline and results.headline.scorer else []
-    scored = [result.scorer or result.name for result in results.scores]
-    asked = {**spec.model_generate_config, **header.plan.config, **spec.task_args_passed}
-    asked |= {"solver": spec.solver} if spec.solver else {}
-    asked |= spec.solver_args or {}
+    spec = header.eval
+    settings = {**spec.model_generate_config, **header.plan.config, **spec.task_args_passed}
+    if spec.solver:
+        settings["solver"] = spec.solver
+    settings |= spec.solver_args or {}
     return InspectLog(
         path=path,
         task=spec.task.rpartition("/")[2] or "task",
         model=spec.model,
         run=spec.task_id or spec.eval_id,
         created=spec.created,
-        settings=asked,
-        scorers=tuple(dict.fromkeys([*first, *declared, *scored])),
+        settings=settings,
+        scorers=_scorers(header),
     )
 
 
@@ -248,130 +246,119 @@ def _zstandard(info: zipfile.ZipInfo, path: Path) -> bytes:
 
 
 def _read(sample: _Sample, model: str, size: str, where: str) -> Sample:
-    where = f"{where}: sample {sample.id}, epoch {sample.epoch}"
     choice = sample.output.choices[0] if sample.output.choices else None
-    limit = (
-        sample.limit.type
-        if sample.limit
-        else "token"
-        if choice and choice.stop_reason in CUT
-        else ""
-    )
-    thinking, answer = _said(sample, choice)
-    said = Reply(thinking, answer, "length" if limit else "end", "")
-    cost = _bill(sample, model, said)
-    scores = {
-        name: one
-        for given, score in _scores(sample).items()
-        for name, one in _flat(given, score).items()
-    }
+    limit = ""
+    if sample.limit:
+        limit = sample.limit.type
+    elif choice and choice.stop_reason in CUT:
+        limit = "token"
+    error = ""
+    if sample.error:
+        error = sample.error.message or "error"
+    thinking, answer = _reply(sample, choice)
+    reply = Reply(thinking, answer, "length" if limit else "end", "")
+    scores: dict[str, Score] = {}
+    for scorer, score in _scores(sample).items():
+        scores |= _flat(scorer, score)
+    where = f"{where}: sample {sample.id}, epoch {sample.epoch}"
     return Sample(
         _problem(sample, size_of(sample.metadata, size, where)),
         sample.epoch - 1,
-        Completion(thinking, answer, said.stop, cost),
+        Completion(thinking, answer, reply.stop, _bill(sample, model, reply)),
         scores,
-        sample.error.message or "error" if sample.error else "",
+        error,
         limit,
     )
 
 
 def _problem(sample: _Sample, size: int) -> Problem:
-    given = [_Message("user", sample.input)] if isinstance(sample.input, str) else sample.input
-    texts = [(message.role, _text(message, sample.attachments)) for message in given] or [
-        ("user", "")
-    ]
-    system = "\n\n".join(text for role, text in texts if role == "system")
-    chat = [(role, text) for role, text in texts if role != "system"] or [("user", "")]
-    history = tuple(
-        Message("assistant" if role == "assistant" else "user", text) for role, text in chat[:-1]
-    )
-    gold = [sample.target] if isinstance(sample.target, str) else sample.target
-    return Problem(str(sample.id), size, (chat[-1][1],), gold, system, history, sample.metadata)
-
-
-def _said(sample: _Sample, choice: _Choice | None) -> tuple[str, str]:
-    """Thinking and answer: the answer is the last reply's text, the thinking everything that was
-    written before it.
-    """
-    given = (
-        [sample.input]
-        if isinstance(sample.input, str)
-        else [_text(m, sample.attachments) for m in sample.input]
-    )
-    texts = [_text(message, sample.attachments) for message in sample.messages]
-    # What was asked comes first, perhaps after a system message that a solver has added.
-    start = (
-        next((i for i, text in enumerate(texts, 1) if i >= len(given) and text == given[-1]), 0)
-        if given
-        else 0
-    )
-    written = [m for m in sample.messages[start:] if m.role != "system"]
-    last = (
-        choice.message
-        if choice
-        else next((m for m in reversed(written) if m.role == "assistant"), None)
-    )
-    if last is None:
-        return "", ""
-    before = written[: max((i for i, m in enumerate(written) if m.role == "assistant"), default=0)]
-    parts = []
-    for message in before:
+    """Return what a sample asks: its last message, with the messages before it as history."""
+    system = []
+    chat = []
+    for message in _input(sample):
         text = _text(message, sample.attachments)
-        parts += [
-            _reasoning(message, sample.attachments),
-            f"[{message.role}] {text}" if text else "",
-        ]
-    thinking = "\n\n".join(part for part in [*parts, _reasoning(last, sample.attachments)] if part)
-    return encodable(thinking), encodable(_text(last, sample.attachments))
+        if message.role == "system":
+            system.append(text)
+        elif message.role == "assistant":
+            chat.append(Message("assistant", text))
+        else:
+            chat.append(Message("user", text))
+    if not chat:
+        chat.append(Message("user", ""))
+    gold = [sample.target] if isinstance(sample.target, str) else sample.target
+    return Problem(
+        id=str(sample.id),
+        size=size,
+        turns=(chat[-1].content,),
+        gold=gold,
+        system="\n\n".join(system),
+        history=tuple(chat[:-1]),
+        facts=sample.metadata,
+    )
 
 
 def _text(message: _Message, attached: Mapping[str, str]) -> str:
+    """Return a message's text, without its reasoning; what is not a text becomes `[image]`."""
     if isinstance(message.content, str):
         return _resolved(message.content, attached)
-    parts = (part for part in message.content if part.get("type") != "reasoning")
-    return "".join(
-        _resolved(str(p.get("text", "")), attached)
-        if p.get("type") == "text"
-        else f"[{p.get('type')}]"
-        for p in parts
-    )
+    texts = []
+    for part in message.content:
+        kind = part.get("type")
+        if kind == "text":
+            texts.append(_resolved(str(part.get("text", "")), attached))
+        elif kind != "reasoning":
+            texts.append(f"[{kind}]")
+    return "".join(texts)
 
 
 def _reasoning(message: _Message, attached: Mapping[str, str]) -> str:
+    """Return a message's reasoning, or the summary of one that the provider keeps back."""
     if isinstance(message.content, str):
         return ""
-    parts = (part for part in message.content if part.get("type") == "reasoning")
-    return "\n\n".join(
-        _resolved(str(p.get("summary" if p.get("redacted") else "reasoning") or ""), attached)
-        for p in parts
-    )
+    texts = []
+    for part in message.content:
+        if part.get("type") == "reasoning":
+            key = "summary" if part.get("redacted") else "reasoning"
+            texts.append(_resolved(str(part.get(key) or ""), attached))
+    return "\n\n".join(texts)
 
 
 def _resolved(text: str, attached: Mapping[str, str]) -> str:
-    return attached.get(text.removeprefix(ATTACHED), text) if text.startswith(ATTACHED) else text
+    """Return a text, or the attachment that it stands for."""
+    if not text.startswith(ATTACHED):
+        return text
+    return attached.get(text.removeprefix(ATTACHED), text)
 
 
-def _bill(sample: _Sample, model: str, said: Reply) -> Bill:
-    """The tokens of the model that was evaluated; those of a model that graded it are left out."""
-    usage = sample.model_usage.get(model)
-    counts = [_counts(u) for u in ([usage] if usage else sample.model_usage.values())]
+def _bill(sample: _Sample, model: str, reply: Reply) -> Bill:
+    """Return the tokens of the model that was evaluated, without those of a model that graded it."""
+    usages = list(sample.model_usage.values())
+    if model in sample.model_usage:
+        usages = [sample.model_usage[model]]
+    prompt = 0
+    completion = 0
+    thinking = 0
+    cached = 0
+    for usage in usages:
+        counts = _counts(usage)
+        prompt += counts.prompt
+        completion += counts.completion
+        thinking += counts.thinking
+        cached += counts.cached
     counted = {
-        "prompt_tokens": sum(prompt for prompt, _, _, _ in counts),
-        "completion_tokens": sum(completion for _, completion, _, _ in counts),
-        "completion_tokens_details": {
-            "reasoning_tokens": sum(thinking for _, _, thinking, _ in counts)
-        },
-        "prompt_tokens_details": {"cached_tokens": sum(cached for _, _, _, cached in counts)},
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "completion_tokens_details": {"reasoning_tokens": thinking},
+        "prompt_tokens_details": {"cached_tokens": cached},
     }
-    return bill(replace(said, usage=read_usage(counted)), sample.total_time or 0.0)
+    return bill(replace(reply, usage=read_usage(counted)), sample.total_time or 0.0)
 
 
-def _counts(usage: _Usage) -> tuple[int, int, int, int]:
-    """Return prompt tokens, completion tokens, and how many of these were thinking and of those
-    came from a cache.
+def _counts(usage: _Usage) -> _Counts:
+    """Return the tokens of one model's calls.
 
     Inspect passes on what a provider counts. Some count reasoning inside the output tokens, others
-    (Grok) beside them, where only the total tells. Newer logs count tokens of a cache beside the
+    (Grok) next to them, where only the total tells. Newer logs count tokens of a cache next to the
     input, older ones may count them inside.
     """
     reasoning = usage.reasoning_tokens or 0
@@ -380,42 +367,43 @@ def _counts(usage: _Usage) -> tuple[int, int, int, int]:
     if usage.total_tokens - prompt - usage.output_tokens not in (0, reasoning):
         prompt += cached + (usage.input_tokens_cache_write or 0)
     completion = max(usage.output_tokens, usage.total_tokens - prompt)
-    if reasoning > completion:  # so it was counted beside, and there is no total
+    if reasoning > completion:  # so it was counted separately, and there is no total
         completion = usage.output_tokens + reasoning
     thinking = max(reasoning, completion - usage.output_tokens)
-    return prompt, completion, thinking, cached
+    return _Counts(prompt, completion, thinking, cached)
 
 
 def _scores(sample: _Sample) -> dict[str, _Score]:
-    return sample.scores or ({"score": sample.score} if sample.score else {})
+    if sample.scores:
+        return sample.scores
+    if sample.score:
+        return {"score": sample.score}
+    return {}
 
 
 def _flat(name: str, score: _Score) -> dict[str, Score]:
-    """A scorer that returns several values counts as several: `grade.style`."""
-    values = (
-        {f"{name}.{key}": one for key, one in score.value.items()}
-        if isinstance(score.value, dict)
-        else {}
-    )
-    return {one: _score(value, score) for one, value in (values or {name: score.value}).items()}
+    """Return a scorer's values by name: one that returns several counts as several, `grade.style`."""
+    if not isinstance(score.value, dict) or not score.value:
+        return {name: _score(score.value, score)}
+    return {f"{name}.{key}": _score(value, score) for key, value in score.value.items()}
 
 
 def _score(value: Any, score: _Score) -> Score:
+    answer = score.answer or ""
+    if value == "N":  # no answer
+        answer = ""
     number = _number(value)
-    answer = "" if value == "N" else score.answer or ""  # N: no answer
-    return Score(
-        number,
-        answer,
-        "" if number is not None else score.reason or score.explanation or "not scored",
-    )
+    if number is not None:
+        return Score(number, answer)
+    return Score(None, answer, score.reason or score.explanation or "not scored")
 
 
 def _number(value: Any) -> float | None:
-    """A score as a number, as Inspect itself reads it; None if there is none."""
+    """Return a score as a number, as Inspect itself reads it; None if it is not one."""
     if isinstance(value, str):
-        known = VALUES.get(value, VALUES.get(value.lower()))
-        if known is not None:
-            return known
+        letter = VALUES.get(value, VALUES.get(value.lower()))
+        if letter is not None:
+            return letter
         try:
             value = float(value)
         except ValueError:
@@ -423,3 +411,64 @@ def _number(value: Any) -> float | None:
     if isinstance(value, bool | int | float) and math.isfinite(value):
         return float(value)
     return None
+
+
+def _input(sample: _Sample) -> list[_Message]:
+    if isinstance(sample.input, str):
+        return [_Message("user", sample.input)]
+    return sample.input
+
+
+def _reply(sample: _Sample, choice: _Choice | None) -> tuple[str, str]:
+    """Return thinking and answer: the last reply's text, and everything written before it."""
+    written = _written(sample)
+    replies = [number for number, message in enumerate(written) if message.role == "assistant"]
+    if choice:
+        last = choice.message
+    elif replies:
+        last = written[replies[-1]]
+    else:
+        return "", ""
+    before = written[: replies[-1]] if replies else []
+    thoughts = []
+    for message in before:
+        thoughts.append(_reasoning(message, sample.attachments))
+        text = _text(message, sample.attachments)
+        if text:
+            thoughts.append(f"[{message.role}] {text}")
+    thoughts.append(_reasoning(last, sample.attachments))
+    thinking = "\n\n".join(thought for thought in thoughts if thought)
+    return encodable(thinking), encodable(_text(last, sample.attachments))
+
+
+def _written(sample: _Sample) -> list[_Message]:
+    """Return the messages after the question, without system messages."""
+    asked = [_text(message, sample.attachments) for message in _input(sample)]
+    start = 0
+    if asked:
+        # The question comes first, perhaps after a system message that a solver has added.
+        for number, message in enumerate(sample.messages, 1):
+            if number >= len(asked) and _text(message, sample.attachments) == asked[-1]:
+                start = number
+                break
+    return [message for message in sample.messages[start:] if message.role != "system"]
+
+
+class _Counts(NamedTuple):
+    prompt: int
+    completion: int
+    thinking: int  # of the completion
+    cached: int  # of the prompt
+
+
+def _scorers(header: _Header) -> tuple[str, ...]:
+    """Return the names of a log's scorers: the headline one first, then as they are declared."""
+    results = header.results or _Results()
+    names: dict[str, None] = {}
+    if results.headline and results.headline.scorer:
+        names[results.headline.scorer] = None
+    for scorer in header.eval.scorers or ():
+        names[scorer.name] = None
+    for result in results.scores:
+        names[result.scorer or result.name] = None
+    return tuple(names)

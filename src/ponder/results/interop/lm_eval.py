@@ -67,22 +67,28 @@ class LmEvalLog(Log):
 
 
 def read(path: Path) -> LmEvalLog:
-    """Open a samples file; raises `UserError` if it isn't one."""
-    named = NAME.fullmatch(path.stem)
-    task, stamp = (named[1], named[2]) if named else (path.stem.removeprefix("samples_"), "")
-    results = path.with_name(f"results_{stamp}.json")
-    known = (
-        decode(results.read_bytes(), _Results, str(results)) if results.is_file() else _Results()
-    )
-    scorers = dict.fromkeys(name for _, line in _lines(path) for name in _scores(*line))
-    gen = known.config.gen_kwargs
+    """Open a samples file; raise `UserError` if it isn't one."""
+    task = path.stem.removeprefix("samples_")
+    stamp = ""
+    name = NAME.fullmatch(path.stem)
+    if name:
+        task = name[1]
+        stamp = name[2]
+    results = _Results()
+    results_file = path.with_name(f"results_{stamp}.json")
+    if results_file.is_file():
+        results = decode(results_file.read_bytes(), _Results, str(results_file))
+    scorers: dict[str, None] = {}
+    for _, line in _lines(path):
+        scorers |= dict.fromkeys(_scores(*line))
+    settings = results.config.gen_kwargs
     return LmEvalLog(
         path=path,
         task=task,
-        model=known.model_name or path.absolute().parent.name,
+        model=results.model_name or path.absolute().parent.name,
         run=path.stem,
         created=stamp,
-        settings=gen if isinstance(gen, dict) else {},
+        settings=settings if isinstance(settings, dict) else {},
         scorers=tuple(scorers),
     )
 
@@ -102,42 +108,54 @@ def _lines(path: Path) -> Iterator[tuple[str, tuple[_Line, dict[str, Any]]]]:
 
 
 def _scores(line: _Line, values: dict[str, Any]) -> dict[str, Score]:
-    found = "" if line.filtered_resps == [NOTHING] else _text(line.filtered_resps)
+    """Return the metrics of a line under its filter, by the harness's names for them."""
+    answer = _text(line.filtered_resps)
+    if line.filtered_resps == [NOTHING]:
+        answer = ""
     scores = {}
     for metric in line.metrics:
         value = values.get(metric)
-        number = None
+        score = Score(None, answer, "not scored")
         if isinstance(value, bool | int | float):
             with suppress(OverflowError):  # JSON has integers that no float holds
-                number = float(value)
-        scores[f"{metric},{line.filter}"] = Score(
-            number, found, "" if number is not None else "not scored"
-        )
+                score = Score(float(value), answer)
+        scores[f"{metric},{line.filter}"] = score
     return scores
 
 
 def _read(line: _Line, size: int) -> Sample:
+    """Return the reply to a document, without scores: each line of the document adds some."""
     thinking, answer = split_thinking(_text(line.resps))
-    messages = _messages(line.arguments)
-    system = "\n\n".join(m["content"] for m in messages if m["role"] == "system")
-    chat = [
-        Message("assistant" if m["role"] == "assistant" else "user", m["content"])
-        for m in messages
-        if m["role"] != "system"
-    ] or [Message("user", "")]
-    gold = (
-        [str(one) for one in line.target] if isinstance(line.target, list) else [str(line.target)]
-    )
+    system = []
+    chat = []
+    for message in _messages(line.arguments):
+        if message["role"] == "system":
+            system.append(message["content"])
+        elif message["role"] == "assistant":
+            chat.append(Message("assistant", message["content"]))
+        else:
+            chat.append(Message("user", message["content"]))
+    if not chat:
+        chat.append(Message("user", ""))
+    targets = line.target if isinstance(line.target, list) else [line.target]
     problem = Problem(
-        str(line.doc_id), size, (chat[-1].content,), gold, system, tuple(chat[:-1]), line.doc
+        id=str(line.doc_id),
+        size=size,
+        turns=(chat[-1].content,),
+        gold=[str(target) for target in targets],
+        system="\n\n".join(system),
+        history=tuple(chat[:-1]),
+        facts=line.doc,
     )
-    characters = sum(len(message.content) for message in problem.opening()) + len(problem.turns[0])
+    characters = len(problem.turns[0])
+    for shown in problem.opening():
+        characters += len(shown.content)
     cost = bill(Reply(thinking, answer, "end", ""), 0.0, prompt_estimate=characters // 4)
     return Sample(problem, 0, Completion(thinking, answer, "end", cost), {})
 
 
 def _messages(arguments: Any) -> list[dict[str, str]]:
-    """The prompt: a chat written as JSON, or a text."""
+    """Return the prompt as messages: it is a chat written as JSON, or a text."""
     prompt = arguments
     while isinstance(prompt, dict | list) and prompt:
         prompt = next(iter(prompt.values())) if isinstance(prompt, dict) else prompt[0]
@@ -152,7 +170,7 @@ def _messages(arguments: Any) -> list[dict[str, str]]:
 
 
 def _text(replies: Any) -> str:
-    """The first reply of a list of lists. Likelihoods of choices stay as they are, as JSON."""
+    """Return the first reply of a list of lists. Likelihoods of choices stay as they are, as JSON."""
     while isinstance(replies, list) and len(replies) == 1:
         replies = replies[0]
     if isinstance(replies, list) and replies and all(isinstance(one, str) for one in replies):

@@ -73,39 +73,45 @@ def tracked(results: Results, files: Sequence[Path]) -> list[Tracked]:
 
 
 def _model(study: Study, cell: StudyCell, outcomes: Sequence[Outcome]) -> Tracked:
+    """Return the estimates of one model, by task if there are several, as one run."""
     metrics: dict[str, float] = {}
     sizes: dict[int, dict[str, float]] = {}
     tasks = task_labels(outcomes)
     for task_key, task in tasks.items():
-        mine = [o for o in outcomes if o.cell.task_key == task_key]
+        of_task = [outcome for outcome in outcomes if outcome.cell.task_key == task_key]
         prefix = f"{_plain(task)}/" if len(tasks) > 1 else ""
-        data = columns(mine, "output")
+        data = columns(of_task, "output")
         metrics |= _estimate(f"{prefix}accuracy", accuracy(data.correct, data.problem))
         metrics |= _estimate(f"{prefix}output_tokens", mean(data.tokens, data.problem))
-        endings = Counter(o.ended for o in mine)
-        metrics |= {f"{prefix}{end}": float(n) for end, n in endings.items()}
+        for ending, number in Counter(outcome.ended for outcome in of_task).items():
+            metrics[f"{prefix}{ending}"] = float(number)
         for row in by_size(data):
-            at = _estimate(f"{prefix}accuracy_at_size", row.accuracy)
-            at |= _estimate(f"{prefix}output_tokens_at_size", row.tokens)
-            sizes.setdefault(int(row.size), {}).update(at)
-    key = digest(
-        study.name, cell.model.identity(), [method.identity() for method in cell.methods]
-    ).hex()
-    settings = {
-        name: value for name, value in cell.settings.items() if not name.startswith("task.")
-    }
-    return Tracked(cell.label.model, key, {**settings, "ponder": __version__}, metrics, sizes)
+            at_size = sizes.setdefault(int(row.size), {})
+            at_size |= _estimate(f"{prefix}accuracy_at_size", row.accuracy)
+            at_size |= _estimate(f"{prefix}output_tokens_at_size", row.tokens)
+    methods = [method.identity() for method in cell.methods]
+    key = digest(study.name, cell.model.identity(), methods).hex()
+    settings: dict[str, Any] = {}
+    for name, value in cell.settings.items():
+        if not name.startswith("task."):
+            settings[name] = value
+    settings["ponder"] = __version__
+    return Tracked(cell.label.model, key, settings, metrics, sizes)
 
 
 def _estimate(name: str, estimate: Estimate) -> dict[str, float]:
-    """A value and its 95 % interval; trackers have no open ends, so these are left out."""
-    values = {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-    values[f"{name}_problems"] = estimate.problems
+    """Return a value and its 95 % interval, without open ends, which trackers don't have."""
+    values = {
+        name: estimate.value,
+        f"{name}_low": estimate.low,
+        f"{name}_high": estimate.high,
+        f"{name}_problems": estimate.problems,
+    }
     return {key: float(value) for key, value in values.items() if math.isfinite(value)}
 
 
 def _plain(name: str) -> str:
-    """A name with the characters that MLflow takes."""
+    """Return a name with the characters that MLflow takes."""
     return re.sub(r"[^\w. :/-]+", "-", name)
 
 
@@ -136,22 +142,26 @@ def _mlflow(study: Study, runs: Sequence[Tracked]) -> None:
 
     _check_answers(mlflow.get_tracking_uri())
     client = mlflow.MlflowClient()
-    known = client.get_experiment_by_name(study.name)
-    experiment = known.experiment_id if known else client.create_experiment(study.name)
-    for one in runs:
-        same = client.search_runs([experiment], f"tags.`ponder.key` = '{one.key}'", max_results=1)
-        tags = {"ponder.key": one.key, "ponder.study": study.title or study.name}
-        run = same[0] if same else client.create_run(experiment, tags=tags, run_name=one.name)
-        told, run_id = run.data.params, run.info.run_id
-        for name, value in one.settings.items():
-            if _plain(name) not in told:
+    experiment = client.get_experiment_by_name(study.name)
+    experiment_id = experiment.experiment_id if experiment else client.create_experiment(study.name)
+    for tracked_run in runs:
+        key = tracked_run.key
+        same = client.search_runs([experiment_id], f"tags.`ponder.key` = '{key}'", max_results=1)
+        if same:
+            run = same[0]
+        else:
+            tags = {"ponder.key": key, "ponder.study": study.title or study.name}
+            run = client.create_run(experiment_id, tags=tags, run_name=tracked_run.name)
+        run_id = run.info.run_id
+        for name, value in tracked_run.settings.items():
+            if _plain(name) not in run.data.params:
                 client.log_param(run_id, _plain(name), str(value)[:500])
-        for name, number in one.metrics.items():
+        for name, number in tracked_run.metrics.items():
             client.log_metric(run_id, name, number)
-        for size, values in one.by_size.items():
+        for size, values in tracked_run.by_size.items():
             for name, number in values.items():
                 client.log_metric(run_id, name, number, step=size)
-        for file in one.files:
+        for file in tracked_run.files:
             client.log_artifact(run_id, str(file))
         client.set_terminated(run_id)
 

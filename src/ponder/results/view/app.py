@@ -108,7 +108,9 @@ class View:
 
     def _study(self, request: Request) -> ViewedStudy:
         store = self.stores.get(request.path_params["store"])
-        study = store and study_named(store, request.path_params["study"], self.given)
+        study = None
+        if store:
+            study = study_named(store, request.path_params["study"], self.given)
         if not study:
             raise HTTPException(404, "there is no such study here")
         if study.study is None:
@@ -127,57 +129,57 @@ class View:
         return self._render("view/home.html", title="Studies", shelves=shelves, not_run=not_run)
 
     def study(self, request: Request) -> Response:
-        study, given = self._study(request), Query.read(request.url.query)
-        query = given.of_cells()
-        question = self._question(study, query)
-        ready = self.estimates.ready(question)
-        values = pages.study_page(study, query, left_out=pages.left_out(given))
-        figures = pages.figures(study, query, ready) if ready is not None else None
+        study = self._study(request)
+        full_query = Query.read(request.url.query)
+        query = full_query.of_cells()
+        ready = self.estimates.ready(self._figure_request(study, query))
+        figures = None
+        if ready is not None:
+            figures = pages.figures(study, query, ready)
         return self._render(
             "view/study.html",
             title=study.title,
             study=study,
             query=query,
             figures=figures,
-            **values,
+            **pages.study_page(study, query, left_out=pages.left_out(full_query)),
         )
 
-    def _of_download(self, study: ViewedStudy, request: Request) -> FigureRequest:
-        """The figures that a download is from: the study's, or, if two models are named, their
-        comparison.
-        """
-        given = request.query_params
-        two = (
-            pages.chosen_pair(study, given["a"], given["b"]) if {"a", "b"} <= given.keys() else None
-        )
-        return (
-            pages.pair_question(study, two)
-            if two
-            else self._question(study, Query.read(request.url.query))
-        )
+    def _download_request(self, study: ViewedStudy, request: Request) -> FigureRequest:
+        """Return the figures of a download: the study's, or the comparison of two named models."""
+        names = request.query_params
+        if "a" in names and "b" in names:
+            two = pages.chosen_pair(study, names["a"], names["b"])
+            if two:
+                return pages.pair_request(study, two)
+        return self._figure_request(study, Query.read(request.url.query))
 
-    def _question(self, study: ViewedStudy, query: Query) -> FigureRequest:
+    def _figure_request(self, study: ViewedStudy, query: Query) -> FigureRequest:
         cells, _ = chosen_cells(study, query.chosen)
-        return figure_request(study, None if len(cells) == len(study.cells) else sorted(cells))
+        if len(cells) == len(study.cells):
+            return figure_request(study, None)
+        return figure_request(study, sorted(cells))
 
     def figures(self, request: Request) -> Response:
-        study, query = self._study(request), Query.read(request.url.query).of_cells()
-        drawn = self.estimates.figures(self._question(study, query))
+        study = self._study(request)
+        query = Query.read(request.url.query).of_cells()
+        drawn = self.estimates.figures(self._figure_request(study, query))
         return self._render("figures.html", study=study, figures=pages.figures(study, query, drawn))
 
     def attempts(self, request: Request) -> Response:
-        study, query = self._study(request), Query.read(request.url.query)
-        values = pages.attempts_page(study, query)
+        study = self._study(request)
+        query = Query.read(request.url.query)
         return self._render(
             "view/attempts.html",
             title=f"Attempts · {study.title}",
             study=study,
             query=query,
-            **values,
+            **pages.attempts_page(study, query),
         )
 
     def attempt(self, request: Request) -> Response:
-        study, query = self._study(request), Query.read(request.url.query)
+        study = self._study(request)
+        query = Query.read(request.url.query)
         values = pages.attempt_page(study, query, request.path_params["id"])
         if values is None:
             raise HTTPException(404, "this study has no such attempt")
@@ -185,24 +187,24 @@ class View:
         return self._render("view/attempt.html", title=title, study=study, query=query, **values)
 
     def compare(self, request: Request) -> Response:
-        study, given = self._study(request), request.query_params
-        two = pages.chosen_pair(study, given.get("a", ""), given.get("b", ""))
+        study = self._study(request)
+        names = request.query_params
+        two = pages.chosen_pair(study, names.get("a", ""), names.get("b", ""))
         if two is None:
             raise UserError("this study has only one model", hint="a comparison needs two")
-        ready = self.estimates.ready(pages.pair_question(study, two))
-        figures = self._compared(study, two, ready) if ready is not None else None
-        values: dict[str, Any] = {
-            "command": pages.compare_command(study, two),
-            "two": two,
-            "variants": pages.variant_names(study),
-            "kinds": pages.disagreements(study, two),
-        }
+        ready = self.estimates.ready(pages.pair_request(study, two))
+        figures = None
+        if ready is not None:
+            figures = self._compared(study, two, ready)
         return self._render(
             "view/compare.html",
             title=f"{two.b} and {two.a}",
             study=study,
             figures=figures,
-            **values,
+            command=pages.compare_command(study, two),
+            two=two,
+            variants=pages.variant_names(study),
+            kinds=pages.disagreements(study, two),
         )
 
     @staticmethod
@@ -212,28 +214,29 @@ class View:
         return pages.figures(study, pages.pair_query(two), drawn, f"?{urlencode(two._asdict())}")
 
     def compared(self, request: Request) -> Response:
-        study, given = self._study(request), request.query_params
-        two = pages.chosen_pair(study, given.get("a", ""), given.get("b", ""))
+        study = self._study(request)
+        names = request.query_params
+        two = pages.chosen_pair(study, names.get("a", ""), names.get("b", ""))
         if two is None:
             raise HTTPException(404, "there is nothing to compare")
-        drawn = self.estimates.figures(pages.pair_question(study, two))
+        drawn = self.estimates.figures(pages.pair_request(study, two))
         return self._render("figures.html", study=study, figures=self._compared(study, two, drawn))
 
     def picture(self, request: Request) -> Response:
         study = self._study(request)
-        name, ending = request.path_params["name"], request.path_params["ending"]
+        name = request.path_params["name"]
+        ending = request.path_params["ending"]
         if ending not in pages.PICTURES:
             raise HTTPException(404, f"there is no picture of the kind {ending}")
-        drawn = self.estimates.picture(self._of_download(study, request), name, ending)
+        drawn = self.estimates.picture(self._download_request(study, request), name, ending)
         return _file(drawn, pages.PICTURES[ending], f"{study.name}-{name}.{ending}")
 
     def table(self, request: Request) -> Response:
         study = self._study(request)
-        name, table = request.path_params["name"], request.path_params["table"]
-        written = self.estimates.table(self._of_download(study, request), name, table)
-        return _file(
-            written.encode(), "text/csv; charset=utf-8", f"{study.name}-{name}-{table}.csv"
-        )
+        name = request.path_params["name"]
+        table = request.path_params["table"]
+        text = self.estimates.table(self._download_request(study, request), name, table)
+        return _file(text.encode(), "text/csv; charset=utf-8", f"{study.name}-{name}-{table}.csv")
 
     async def live(self, request: Request) -> Response:
         study = await run_in_threadpool(self._study, request)
@@ -260,13 +263,14 @@ class Rate:
         self._seen: deque[tuple[float, int]] = deque()
 
     def add(self, answered: int, now: float) -> float | None:
-        """Note a count; the rate, once it can be known."""
+        """Note a count, and return the rate once it can be known."""
         self._seen.append((now, answered))
         while len(self._seen) > 2 and now - self._seen[0][0] > WINDOW:
             self._seen.popleft()
-        (then, before) = self._seen[0]
-        elapsed = now - then
-        return (answered - before) / elapsed if elapsed >= 1 and answered > before else None
+        began, answered_then = self._seen[0]
+        if now - began < 1 or answered <= answered_then:
+            return None
+        return (answered - answered_then) / (now - began)
 
 
 def _events(
@@ -308,13 +312,13 @@ def _file(content: bytes, kind: str, name: str) -> Response:
 
 @cache
 def _static() -> dict[str, tuple[str, bytes, bytes]]:
-    """The files that pages load, with and without compression: Vega is 822 kB, or 280."""
-    files = {
-        name: asset(name).encode()
-        for name in (*(path.name for path in ASSETS.iterdir()), "vega.js")
-    }
-    kinds = {name: KINDS[name.rpartition(".")[2]] for name in files}
-    return {name: (kinds[name], text, gzip.compress(text, 9)) for name, text in files.items()}
+    """Return the files that pages load, with and without compression: Vega is 822 kB, or 280."""
+    files = {}
+    for name in ("vega.js", *(path.name for path in ASSETS.iterdir())):
+        content = asset(name).encode()
+        kind = KINDS[name.rpartition(".")[2]]
+        files[name] = (kind, content, gzip.compress(content, 9))
+    return files
 
 
 @cache

@@ -1,10 +1,10 @@
-"""What each page shows, as plain values for its template."""
+"""Computes what each page shows, as plain values for its template."""
 
 from __future__ import annotations
 
 import shlex
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -24,6 +24,7 @@ from ponder.results.view.queries import (
     behind,
     chosen_cells,
     find,
+    method_names,
     not_filters,
     search,
 )
@@ -40,6 +41,7 @@ from ponder.results.view.stores import (
 from ponder.results.view.studies import ViewedStudy, progress, studies
 from ponder.store.file import DamagedStore
 from ponder.store.store import read_attempt
+from ponder.study.cell import StudyCell
 from ponder.study.labels import cells_called, group_label, unknown_name
 from ponder.study.study import BUILT_IN
 
@@ -59,6 +61,16 @@ COLUMNS = (
     "problem",
     "sample",
 )
+SORTED_COLUMNS = (
+    "ended",
+    "model",
+    "size",
+    "tokens",
+    "thinking",
+    "answer",
+    "prompt",
+    "seconds",
+)
 USUAL = ("ended", "model", "task", "size", "tokens", "seconds", "why", "problem")
 MOST_VALUES = 40  # of a setting that is a filter
 
@@ -73,28 +85,29 @@ class Shelf(NamedTuple):
 
 
 def shelves(stores: Iterable[ViewedStore], given: Sequence[Study]) -> list[Shelf]:
+    """Return the stores with their studies; `given` are the studies whose files were named."""
     shown = []
     for store in stores:
         if not store.path.is_file():
             shown.append(Shelf(store, exists=False))
             continue
         try:
-            shown.append(
-                Shelf(store, True, [{"study": s, **_card(s)} for s in studies(store, given)])
-            )
+            cards = []
+            for study in studies(store, given):
+                reached = progress(study) if study.study else None
+                cards.append({"study": study, "progress": reached})
+            shown.append(Shelf(store, exists=True, studies=cards))
         except UserError as error:
-            shown.append(Shelf(store, True, error=error.in_terminal()))
+            shown.append(Shelf(store, exists=True, error=error.in_terminal()))
     return shown
 
 
-def _card(study: ViewedStudy) -> dict[str, Any]:
-    return {"progress": progress(study) if study.study else None}
-
-
 def study_page(study: ViewedStudy, query: Query, left_out: Sequence[str]) -> dict[str, Any]:
+    """Return the values of a study's page, without its figures."""
+    _, unknown = chosen_cells(study, query.chosen)
     return {
         "left_out": left_out,
-        "unknown": chosen_cells(study, query.chosen)[1],
+        "unknown": unknown,
         "not_filters": not_filters(study, query.chosen),
         "facets": facets(study, query, "study"),
         "progress": progress(study),
@@ -105,57 +118,64 @@ def study_page(study: ViewedStudy, query: Query, left_out: Sequence[str]) -> dic
 
 
 def left_out(query: Query) -> list[str]:
-    """The filters of an address that the study's page does not follow: they would bias every
-    estimate.
-    """
-    found = [f"{name}={value}" for name, value in query.chosen if name in OF_ATTEMPTS]
-    return found + [
-        f"{name}={value}" for name, value in (("q", query.q), ("against", query.against)) if value
-    ]
+    """Return the filters that a study's page doesn't follow: they would bias every estimate."""
+    filters = [pair for pair in query.chosen if pair[0] in OF_ATTEMPTS]
+    if query.q:
+        filters.append(("q", query.q))
+    if query.against:
+        filters.append(("against", query.against))
+    return [f"{name}={value}" for name, value in filters]
 
 
 def by_model(study: ViewedStudy, query: Query) -> list[dict[str, Any]]:
-    """How the attempts of each model ended, by task if there are several, and what they took."""
-    cells, _ = chosen_cells(study, query.chosen)
-    index, rows = study.index, study.rows
-    several = len({cell.task_key for cell in study.cells}) > 1
-    models: dict[tuple[bytes, bytes], list[int]] = {}
-    for n in sorted(cells):
-        cell = study.cells[n]
-        models.setdefault((cell.model_key, cell.task_key if several else b""), []).append(n)
+    """Count how the attempts of each model ended, by task if there are several."""
+    chosen, _ = chosen_cells(study, query.chosen)
+    several_tasks = len({cell.task_key for cell in study.cells}) > 1
+    cells_of_model: dict[tuple[bytes, bytes], list[int]] = {}
+    for number in sorted(chosen):
+        cell = study.cells[number]
+        task_key = cell.task_key if several_tasks else b""
+        cells_of_model.setdefault((cell.model_key, task_key), []).append(number)
+    index = study.index
+    attempts_address = address(study, "attempts")
     shown = []
-    for own in models.values():
-        label = study.cells[own[0]].label
-        model, task = label.model, label.task if several else ""
-        mine = rows[np.isin(study.cell_of[rows], own)]
-        if len(mine):
-            counts = np.bincount(index.ended[mine], minlength=len(ENDINGS)).tolist()
-            only = (
-                query.only("size", "method").chosen
-                if several
-                else query.only("task", "size", "method").chosen
-            )
-            of_task = (("task", task),) if several else ()
-            own_attempts = query.with_(chosen=(*only, ("model", model), *of_task))
-            shown.append(
-                {
-                    "model": model,
-                    "task": task,
-                    "attempts": len(mine),
-                    "ended": {name: counts[n] for n, name in enumerate(ENDINGS) if n != OPEN},
-                    "tokens": int(np.median(index.tokens[mine])),
-                    "link": address(study, "attempts") + own_attempts.address(),
-                    "longest": address(study, "attempts") + longest_wrong(own_attempts).address(),
-                }
-            )
+    for cells in cells_of_model.values():
+        rows = study.rows[np.isin(study.cell_of[study.rows], cells)]
+        if not len(rows):
+            continue
+        label = study.cells[cells[0]].label
+        filters = query.only("task", "size", "method").chosen
+        task = ""
+        if several_tasks:
+            task = label.task
+            filters = query.only("size", "method").chosen
+        filters = (*filters, ("model", label.model))
+        if several_tasks:
+            filters = (*filters, ("task", task))
+        of_model = query.with_(chosen=filters)
+        counts = np.bincount(index.ended[rows], minlength=len(ENDINGS)).tolist()
+        ended = dict(zip(ENDINGS, counts, strict=True))
+        del ended[ENDINGS[OPEN]]
+        shown.append(
+            {
+                "model": label.model,
+                "task": task,
+                "attempts": len(rows),
+                "ended": ended,
+                "tokens": int(np.median(index.tokens[rows])),
+                "link": attempts_address + of_model.address(),
+                "longest": attempts_address + longest_wrong(of_model).address(),
+            }
+        )
     return shown
 
 
 def longest_wrong(query: Query) -> Query:
-    """The longest wrong ones of what a query asks for."""
-    rest = tuple(pair for pair in query.chosen if pair[0] != "ended")
-    ended = tuple(("ended", ENDINGS[n]) for n in (WRONG, UNPARSED, TRUNCATED))
-    return query.with_(chosen=rest + ended, sort="-tokens")
+    """Return the query for the wrong attempts that a query chooses, the longest first."""
+    filters = query.without("ended").chosen
+    for ending in (WRONG, UNPARSED, TRUNCATED):
+        filters = (*filters, ("ended", ENDINGS[ending]))
+    return query.with_(chosen=filters, sort="-tokens")
 
 
 class Facet(NamedTuple):
@@ -166,37 +186,47 @@ class Facet(NamedTuple):
 
 
 def facets(study: ViewedStudy, query: Query, page: str) -> list[Facet]:
-    cells = study.cells
-    values = {
-        "model": dict.fromkeys(c.label.model for c in cells),
-        "method": dict.fromkeys(
-            name for c in cells for name in ([use.name for use in c.chain] or ["none"])
-        ),
-        "task": dict.fromkeys(c.label.task for c in cells),
-        "size": dict.fromkeys(str(size) for size in sorted({c.size for c in cells})),
+    """Return the filters of a page that have more than one value."""
+    models: dict[str, None] = {}
+    methods: dict[str, None] = {}
+    tasks: dict[str, None] = {}
+    for cell in study.cells:
+        models[cell.label.model] = None
+        tasks[cell.label.task] = None
+        for method in method_names(cell):
+            methods[method] = None
+    sizes = [str(size) for size in sorted({cell.size for cell in study.cells})]
+    values: dict[str, Collection[str]] = {
+        "model": models,
+        "method": methods,
+        "task": tasks,
+        "size": sizes,
     }
-    values |= {name: dict.fromkeys(own) for name, own in swept(study).items() if name not in values}
+    for name, settings in swept(study).items():
+        values.setdefault(name, settings)
     if page == "attempts":
-        values["ended"] = dict.fromkeys(ENDINGS[1:])
-    return [
-        Facet(
-            name,
-            [(v, query.toggled(name, v).address() or "?", v in query.values(name)) for v in own],
-        )
-        for name, own in values.items()
-        if len(own) > 1
-    ]
+        values["ended"] = ENDINGS[1:]
+    shown = []
+    for name, choices in values.items():
+        if len(choices) > 1:
+            chosen = query.values(name)
+            links = [(v, query.toggled(name, v).address() or "?", v in chosen) for v in choices]
+            shown.append(Facet(name, links))
+    return shown
 
 
 def swept(study: ViewedStudy) -> dict[str, list[str]]:
-    """The settings of methods that the study sweeps, with their values in order."""
-    names = dict.fromkeys(
-        name for cell in study.cells for use in cell.chain for name in use.settings
-    )
-    values = {name: {own[name] for own in study.settings if name in own} for name in names}
-    return {
-        name: sorted(own, key=_order) for name, own in values.items() if 1 < len(own) <= MOST_VALUES
-    }
+    """Return the settings of methods that the study sweeps, with their values in order."""
+    names: dict[str, None] = {}
+    for cell in study.cells:
+        for use in cell.chain:
+            names |= dict.fromkeys(use.settings)
+    values = {}
+    for name in names:
+        distinct = {settings[name] for settings in study.settings if name in settings}
+        if 1 < len(distinct) <= MOST_VALUES:
+            values[name] = sorted(distinct, key=_order)
+    return values
 
 
 def _order(value: str) -> tuple[bool, float, str]:
@@ -207,7 +237,7 @@ def _order(value: str) -> tuple[bool, float, str]:
 
 
 def chips(study: ViewedStudy, query: Query) -> list[tuple[str, str]]:
-    """What is chosen, each with the address without it."""
+    """Return the filters of an address as texts, each with the address without it."""
     shown = []
     for name, value in query.chosen:
         text = f"{name}: {value}"
@@ -217,13 +247,13 @@ def chips(study: ViewedStudy, query: Query) -> list[tuple[str, str]]:
             text = f"attempt {value}"
         elif name == "cells":
             text = _cells_name(study, value)
-        shown.append((text, query.toggled(name, value).address() or "?"))
+        shown.append((text, query.toggled(name, value)))
     if query.q:
-        shown.append((f"text: {query.q}", query.with_(q="").address() or "?"))
+        shown.append((f"text: {query.q}", query.with_(q="")))
     if query.against:
-        told = "another model" if query.against == "any" else query.against
-        shown.append((f"right here, wrong with {told}", query.with_(against="").address() or "?"))
-    return shown
+        other = "another model" if query.against == "any" else query.against
+        shown.append((f"right here, wrong with {other}", query.with_(against="")))
+    return [(text, without.address() or "?") for text, without in shown]
 
 
 def _cells_name(study: ViewedStudy, value: str) -> str:
@@ -234,39 +264,44 @@ def _cells_name(study: ViewedStudy, value: str) -> str:
 
 
 def _problem_name(study: ViewedStudy, row: str) -> str:
-    named = (
-        study.store.rows("SELECT name FROM problem WHERE id = ?", (int(row),))
-        if row.isdigit()
-        else []
-    )
-    name = str(named[0][0]) if named else row
+    name = row
+    if row.isdigit():
+        for (stored_name,) in study.store.rows(
+            "SELECT name FROM problem WHERE id = ?", (int(row),)
+        ):
+            name = str(stored_name)
     return name if len(name) <= 24 else f"{name[:22]}…"
 
 
 def figures(
-    study: ViewedStudy, query: Query, drawn: Sequence[DrawnFigure], asked: str | None = None
+    study: ViewedStudy,
+    query: Query,
+    drawn: Sequence[DrawnFigure],
+    download_query: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Figures with the addresses that lead from their marks and rows to attempts, and those of
-    downloads.
+    """Return figures with the addresses behind their marks and rows, and those of downloads.
 
-    `asked`: the part of a download's address that says which figures they are; by default the
-    filters.
+    `download_query` is the part of a download's address that chooses its figures; by default it has
+    the filters.
     """
-    filters = query.address()
-    asked = filters if asked is None else asked
-    return [
-        {
-            "figure": one,
-            "picture": None,
-            "leads": {"study": address(study), "groups": _addresses(study, one)},
-            "downloads": [
-                (kind.upper(), address(study, "figure", f"{one.name}.{kind}") + asked)
-                for kind in PICTURES
-            ],
-            "tables": _tables(study, one, asked),
-        }
-        for one in drawn
-    ]
+    if download_query is None:
+        download_query = query.address()
+    shown = []
+    for figure in drawn:
+        downloads = []
+        for ending in PICTURES:
+            file = address(study, "figure", f"{figure.name}.{ending}")
+            downloads.append((ending.upper(), file + download_query))
+        shown.append(
+            {
+                "figure": figure,
+                "picture": None,
+                "leads": {"study": address(study), "groups": _addresses(study, figure)},
+                "downloads": downloads,
+                "tables": _tables(study, figure, download_query),
+            }
+        )
+    return shown
 
 
 def _addresses(study: ViewedStudy, figure: DrawnFigure) -> dict[str, str]:
@@ -274,13 +309,14 @@ def _addresses(study: ViewedStudy, figure: DrawnFigure) -> dict[str, str]:
     attempts = address(study, "attempts")
     addresses = {}
     for basis, group in figure.groups.items():
-        if not study.failed and len(group.ended) == len(ANSWERED):
-            group = group._replace(ended=())  # noqa: PLW2901 all of them are answered
-        addresses[basis] = attempts + behind(group).address()
+        shown = group
+        if not study.failed and len(group.ended) == len(ANSWERED):  # all of them are answered
+            shown = group._replace(ended=())
+        addresses[basis] = attempts + behind(shown).address()
     return addresses
 
 
-def _tables(study: ViewedStudy, figure: DrawnFigure, asked: str) -> list[dict[str, Any]]:
+def _tables(study: ViewedStudy, figure: DrawnFigure, download_query: str) -> list[dict[str, Any]]:
     addresses = _addresses(study, figure)
     tables = []
     for (name, rows), length in zip((figure.tables or {}).items(), figure.lengths, strict=True):
@@ -290,7 +326,7 @@ def _tables(study: ViewedStudy, figure: DrawnFigure, asked: str) -> list[dict[st
                 links.append(address(study, "attempt", row["attempt"]))
             else:
                 links.append(addresses.get(row.get("basis", ""), ""))
-        download = address(study, "table", figure.name, f"{name}.csv") + asked
+        download = address(study, "table", figure.name, f"{name}.csv") + download_query
         tables.append(
             {
                 "name": name,
@@ -305,42 +341,47 @@ def _tables(study: ViewedStudy, figure: DrawnFigure, asked: str) -> list[dict[st
 
 
 def address(study: ViewedStudy, *parts: object, **query: object) -> str:
-    """The address of a page of a study."""
-    path = "/".join(quote(str(part), safe="") for part in (study.store.name, study.name, *parts))
-    return f"/{path}" + (f"?{urlencode(query)}" if query else "")
+    """Return the address of a page of a study."""
+    names = (study.store.name, study.name, *parts)
+    path = "/" + "/".join(quote(str(name), safe="") for name in names)
+    if query:
+        return f"{path}?{urlencode(query)}"
+    return path
 
 
 def attempts_page(study: ViewedStudy, query: Query) -> dict[str, Any]:
+    """Return the values of a list of attempts: one page of those that a query chooses."""
     found = find(study, query)
-    values: dict[str, Any] = {"total": len(found.rows), "next": None, "previous": None}
-    values |= {"unknown": found.unknown, "not_filters": not_filters(study, query.chosen)}
+    searched = None
+    previous_page = None
+    next_page = None
     if query.q:
-        hits, looked = search(study, found.rows, query, PAGE, SEARCH_SECONDS)
-        values |= {"rows": hits, "looked": looked, "pages": 1}
-        if looked < len(found.rows):
-            values["next"] = query.with_(start=looked).address()
+        rows, searched = search(study, found.rows, query, PAGE, SEARCH_SECONDS)
+        pages: dict[str, Any] = {"pages": 1}
+        if searched < len(found.rows):
+            next_page = query.with_(start=searched).address()
     else:
         number = min(query.page, found.pages)
-        values |= {
-            "rows": found.page(number).tolist(),
-            "looked": None,
-            "pages": found.pages,
-            "number": number,
-        }
-        values["next"] = query.with_(page=number + 1).address() if number < found.pages else None
-        values["previous"] = (query.with_(page=number - 1).address() or "?") if number > 1 else None
-    wide = [c for c in query.columns.split(",") if c in COLUMNS] if query.columns else list(USUAL)
-    if len({c.task_key for c in study.cells}) == 1 and not query.columns:
-        wide.remove("task")
+        rows = found.page(number).tolist()
+        pages = {"pages": found.pages, "number": number}
+        if number < found.pages:
+            next_page = query.with_(page=number + 1).address()
+        if number > 1:
+            previous_page = query.with_(page=number - 1).address() or "?"
+    columns = _list_columns(study, query)
     return {
-        **values,
-        "attempts": listed(study, values["rows"]),
-        "columns": wide,
-        "column_choices": [(c, c in wide, _with_column(query, wide, c)) for c in COLUMNS],
-        "sorts": {
-            c: _sort(query, c)
-            for c in ("ended", "model", "size", "tokens", "thinking", "answer", "prompt", "seconds")
-        },
+        **pages,
+        "total": len(found.rows),
+        "next": next_page,
+        "previous": previous_page,
+        "unknown": found.unknown,
+        "not_filters": not_filters(study, query.chosen),
+        "rows": rows,
+        "looked": searched,
+        "attempts": listed(study, rows),
+        "columns": columns,
+        "column_choices": [(c, c in columns, _with_column(query, columns, c)) for c in COLUMNS],
+        "sorts": {column: _sort(query, column) for column in SORTED_COLUMNS},
         "most": int(study.index.tokens[study.rows].max(initial=1)),
         "facets": facets(study, query, "attempts"),
         "chips": chips(study, query),
@@ -348,43 +389,54 @@ def attempts_page(study: ViewedStudy, query: Query) -> dict[str, Any]:
     }
 
 
-def _with_column(query: Query, wide: Sequence[str], column: str) -> str:
-    chosen = [c for c in COLUMNS if (c in wide) != (c == column)]
+def _with_column(query: Query, columns: Sequence[str], column: str) -> str:
+    """Return the address that adds a column to a list, or removes it."""
+    chosen = [other for other in COLUMNS if (other in columns) != (other == column)]
     return query.with_(columns=",".join(chosen), page=query.page).address()
 
 
 def _sort(query: Query, column: str) -> tuple[str, str]:
-    """The address that sorts by a column, and how it is sorted now."""
-    first = f"-{column}" if column not in ("model", "size", "ended") else column
-    other = column if first.startswith("-") else f"-{column}"
-    now = {column: "ascending", f"-{column}": "descending"}.get(query.sort, "")
-    return query.with_(sort=other if query.sort == first else first).address(), now
+    """Return the address that sorts by a column, and how it is sorted now."""
+    orders = [f"-{column}", column]  # the longest attempts first
+    if column in ("model", "size", "ended"):
+        orders.reverse()
+    first, second = orders
+    now = ""
+    if query.sort == column:
+        now = "ascending"
+    elif query.sort == f"-{column}":
+        now = "descending"
+    wanted = second if query.sort == first else first
+    return query.with_(sort=wanted).address(), now
 
 
 def ready_filters(study: ViewedStudy, query: Query) -> list[tuple[str, str]]:
-    """Questions that people ask, as addresses."""
-    several = len({c.model_key for c in study.cells}) > 1
+    """Return queries that people often want, with their addresses."""
     right = query.with_(chosen=(*query.without("ended").chosen, ("ended", ENDINGS[RIGHT])))
     ready = [
         ("Longest wrong", longest_wrong(query)),
         ("Longest right", right.with_(sort="-tokens")),
+        ("Shortest right", right.with_(sort="tokens")),
     ]
-    ready += [("Shortest right", right.with_(sort="tokens"))]
-    ready += [("Right here, wrong there", query.with_(against="any"))] if several else []
-    ready += [("Everything", Query())]
-    return [(name, one.address() or "?") for name, one in ready]
+    if len({cell.model_key for cell in study.cells}) > 1:
+        ready.append(("Right here, wrong there", query.with_(against="any")))
+    ready.append(("Everything", Query()))
+    return [(name, filtered.address() or "?") for name, filtered in ready]
 
 
 def listed(study: ViewedStudy, rows: Sequence[int]) -> list[dict[str, Any]]:
-    """Attempts as a list shows them."""
+    """Return attempts as a list shows them."""
     index = study.index
-    problems = {int(index.problem[row]) for row in rows}
-    marks = ",".join("?" * len(problems))
-    sql = f"SELECT id, name FROM problem WHERE id IN ({marks})"  # noqa: S608 question marks
-    names = dict(study.store.rows(sql, list(problems))) if problems else {}
+    problems = list({int(index.problem[row]) for row in rows})
+    names: dict[int, str] = {}
+    if problems:
+        marks = ",".join("?" * len(problems))
+        sql = f"SELECT id, name FROM problem WHERE id IN ({marks})"  # noqa: S608 question marks
+        names = dict(study.store.rows(sql, problems))
     shown = []
     for row in rows:
-        cell, problem = study.cells[study.cell_of[row]], int(index.problem[row])
+        cell = study.cells[study.cell_of[row]]
+        problem = int(index.problem[row])
         shown.append(
             {
                 "id": int(index.id[row]),
@@ -407,33 +459,43 @@ def listed(study: ViewedStudy, rows: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def transcript(study: ViewedStudy, attempt: int) -> Transcript | None:
-    """Read one attempt; None if the study has none with this id."""
+    """Read one attempt with its texts; return None if the study has none with this id."""
     try:
         with study.store.reading() as db:
             stored = read_attempt(db, attempt)
     except (zlib.error, ValueError, TypeError, msgspec.MsgspecError) as error:
         raise DamagedStore(study.store.path, str(error)) from None
-    cell = next(
-        (c for c in study.cells if stored and study.index.cells.get(c.key) == stored.cell), None
-    )
-    return Transcript(cell, stored.attempt, attempt, stored.problem) if stored and cell else None
+    if stored is None:
+        return None
+    for cell in study.cells:
+        if study.index.cells.get(cell.key) == stored.cell:
+            return Transcript(cell, stored.attempt, attempt, stored.problem)
+    return None
 
 
 def attempt_page(study: ViewedStudy, query: Query, attempt: int) -> dict[str, Any] | None:
-    one = transcript(study, attempt) if attempt < 2**63 else None  # SQLite has no larger number
-    if one is None:
+    """Return the values of a transcript's page, with its neighbours in the list of a query."""
+    if attempt >= 2**63:  # SQLite has no larger number
+        return None
+    shown = transcript(study, attempt)
+    if shown is None:
         return None
     index = study.index
-    place = int(np.searchsorted(index.id, attempt))
-    rows = np.zeros(0, np.int64) if query.q else find(study, query).rows
-    at = int(np.flatnonzero(rows == place)[0]) if place in rows else None
-    around: dict[str, Any] = {"previous": None, "next": None, "place": at, "total": len(rows)}
-    if at is not None:
-        around["previous"] = int(index.id[rows[at - 1]]) if at else None
-        around["next"] = int(index.id[rows[at + 1]]) if at + 1 < len(rows) else None
-    same = study.rows[index.problem[study.rows] == one.problem_row]
+    around: dict[str, Any] = {"previous": None, "next": None, "place": None, "total": 0}
+    if not query.q:
+        rows = find(study, query).rows
+        around["total"] = len(rows)
+        places = np.flatnonzero(index.id[rows] == attempt)
+        if len(places):
+            place = int(places[0])
+            around["place"] = place
+            if place > 0:
+                around["previous"] = int(index.id[rows[place - 1]])
+            if place + 1 < len(rows):
+                around["next"] = int(index.id[rows[place + 1]])
+    same = study.rows[index.problem[study.rows] == shown.problem_row]
     return {
-        "one": one,
+        "one": shown,
         "around": around,
         "same": listed(study, same[:24].tolist()),
         "same_total": len(same),
@@ -451,82 +513,110 @@ class Pair(NamedTuple):
 
 
 def variant_names(study: ViewedStudy) -> list[str]:
-    """The models that can be compared: all training seeds of a variant count together."""
-    return list({cell.variant_key: cell.label.variant for cell in study.cells}.values())
+    """Return the models that can be compared: all training seeds of a variant count together."""
+    names = {cell.variant_key: cell.label.variant for cell in study.cells}
+    return list(names.values())
 
 
 def chosen_pair(study: ViewedStudy, a: str, b: str) -> Pair | None:
-    """The two that are named; where one isn't, the first that remains.
+    """Return the two models that are named; where one isn't, the first that remains.
 
-    None if the study has only one model.
+    Return None if the study has only one model.
     """
     for name in (a, b):
         if name and not cells_called(study.cells, "variant", name):
             raise unknown_name(study.cells, "model", name)
-    known = variant_names(study)
-    a = a or next((one for one in known if one != b), "")
-    b = b if b and b != a else next((one for one in known if one != a), "")
-    return Pair(a, b) if a and b else None
+    names = variant_names(study)
+    if not a:
+        a = next((name for name in names if name != b), "")
+    if not b or b == a:
+        b = next((name for name in names if name != a), "")
+    if not a or not b:
+        return None
+    return Pair(a, b)
 
 
-def pair_question(study: ViewedStudy, two: Pair) -> FigureRequest:
-    """The figure of the comparison, for `Estimates`."""
-    return figure_request(
-        study, _cells(study, *two), figures=[{"name": "compare", "a": two.a, "b": two.b}]
-    )
+def pair_request(study: ViewedStudy, two: Pair) -> FigureRequest:
+    """Return the request for the figure of a comparison."""
+    figure = {"name": "compare", "a": two.a, "b": two.b}
+    return figure_request(study, _cells(study, *two), figures=[figure])
 
 
 def compare_command(study: ViewedStudy, two: Pair) -> str:
-    """The same comparison in a terminal."""
-    built_in = (BUILT_IN / f"{study.name}.toml").is_file()
-    store = [] if str(study.store.path) == "ponder.db" else ["--store", str(study.store.path)]
-    return shlex.join(
-        ["ponder", "compare", study.name if built_in else f"{study.name}.toml", *two, *store]
-    )
+    """Return the command that makes the same comparison in a terminal."""
+    name = f"{study.name}.toml"
+    if (BUILT_IN / name).is_file():
+        name = study.name
+    words = ["ponder", "compare", name, *two]
+    if str(study.store.path) != "ponder.db":
+        words += ["--store", str(study.store.path)]
+    return shlex.join(words)
 
 
 def pair_query(two: Pair) -> Query:
-    """The attempts of both."""
+    """Return the query for the attempts of both."""
     return Query((("variant", two.a), ("variant", two.b)))
 
 
 def disagreements(study: ViewedStudy, two: Pair) -> list[dict[str, Any]]:
-    """The problems that only one of them got right, each with an attempt of both, side by side."""
+    """Return the problems that only one of two models got right, each with an attempt of both."""
     index = study.index
-    sides = [_attempts(study, label) for label in two]
-    rights = [set(index.problem[rows[index.ended[rows] == RIGHT]].tolist()) for rows in sides]
-    asked_both = set(index.problem[sides[0]].tolist()) & set(index.problem[sides[1]].tolist())
+    attempts = {name: _attempts(study, name) for name in two}
+    asked = {name: set(index.problem[rows].tolist()) for name, rows in attempts.items()}
+    right = {}
+    for name, rows in attempts.items():
+        right_rows = rows[index.ended[rows] == RIGHT]
+        right[name] = set(index.problem[right_rows].tolist())
     kinds = []
-    for right, other in ((0, 1), (1, 0)):
-        problems = sorted(asked_both & rights[right] - rights[other])
+    for letter, winner, loser in (("A", two.a, two.b), ("B", two.b, two.a)):
+        problems = sorted(asked[winner] & asked[loser] & right[winner] - right[loser])
         shown = problems[:SHOWN]
-        firsts = [_first(study, sides[side], shown, wanted=side == right) for side in (0, 1)]
-        rows = [{"a": a, "b": b} for a, b in zip(*firsts, strict=True)]
-        every = Query((("variant", two[right]),), against=two[other], sort="size")
+        of_a = _first(study, attempts[two.a], shown, right=winner == two.a)
+        of_b = _first(study, attempts[two.b], shown, right=winner == two.b)
+        every = Query((("variant", winner),), against=loser, sort="size")
         kinds.append(
-            {"name": "AB"[right], "total": len(problems), "rows": rows, "query": every.address()}
+            {
+                "name": letter,
+                "total": len(problems),
+                "rows": [{"a": a, "b": b} for a, b in zip(of_a, of_b, strict=True)],
+                "query": every.address(),
+            }
         )
     return kinds
 
 
 def _cells(study: ViewedStudy, *variants: str) -> list[int]:
     """Return the numbers of the cells of some variants."""
-    chosen = {cell for name in variants for cell in cells_called(study.cells, "variant", name)}
-    return [n for n, cell in enumerate(study.cells) if cell in chosen]
+    chosen: set[StudyCell] = set()
+    for name in variants:
+        chosen.update(cells_called(study.cells, "variant", name))
+    return [number for number, cell in enumerate(study.cells) if cell in chosen]
 
 
-def _attempts(study: ViewedStudy, label: str) -> Whole:
-    """The answered attempts of a variant."""
-    rows = study.rows[np.isin(study.cell_of[study.rows], _cells(study, label))]
+def _attempts(study: ViewedStudy, variant: str) -> Whole:
+    """Return the answered attempts of a variant, as places in the index."""
+    rows = study.rows[np.isin(study.cell_of[study.rows], _cells(study, variant))]
     answered: Whole = rows[study.index.ended[rows] != FAILED]
     return answered
 
 
 def _first(
-    study: ViewedStudy, rows: Whole, problems: Sequence[int], *, wanted: bool
+    study: ViewedStudy, rows: Whole, problems: Sequence[int], *, right: bool
 ) -> list[dict[str, Any]]:
-    """For each problem the first attempt at it that is right, or wrong."""
+    """Return for each problem the first attempt at it that is right, or wrong."""
     index = study.index
-    chosen = rows[(index.ended[rows] == RIGHT) == wanted]
-    places = {int(index.problem[row]): row for row in chosen[::-1].tolist()}
-    return listed(study, [places[problem] for problem in problems])
+    chosen = rows[(index.ended[rows] == RIGHT) == right]
+    first: dict[int, int] = {}
+    for row in chosen.tolist():
+        first.setdefault(int(index.problem[row]), row)
+    return listed(study, [first[problem] for problem in problems])
+
+
+def _list_columns(study: ViewedStudy, query: Query) -> list[str]:
+    """Return the columns that a list has: those of the address, or the usual ones."""
+    if query.columns:
+        return [column for column in query.columns.split(",") if column in COLUMNS]
+    columns = list(USUAL)
+    if len({cell.task_key for cell in study.cells}) == 1:
+        columns.remove("task")
+    return columns

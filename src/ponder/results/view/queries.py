@@ -1,5 +1,6 @@
-"""Which attempts an address asks for. The address is the query: it can be shared, and the browser
-can go back to it.
+"""Finds the attempts that an address asks for.
+
+The address is the query: it can be shared, and the browser can go back to it.
 
 `model`, `variant`, `method`, `task`, `size`, any setting such as `window`, `ended` and `problem`
 choose attempts; a name given twice means either. `cells` names cells by their keys: what a mark or
@@ -8,9 +9,11 @@ a row of a figure was computed from.
 
 from __future__ import annotations
 
+import time
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
@@ -24,7 +27,11 @@ from ponder.results.view.stores import (
     Whole,
 )
 from ponder.results.view.studies import ViewedStudy
+from ponder.study.cell import StudyCell
 from ponder.study.labels import cells_called
+
+if TYPE_CHECKING:
+    import sqlite3
 
 PAGE = 50  # attempts
 SORTS: dict[str, Callable[[Index, Whole], Whole]] = {
@@ -59,59 +66,72 @@ class Query:
 
     @classmethod
     def read(cls, text: str) -> Query:
-        """From the part of an address after the question mark; what makes no sense is left out."""
-        given = parse_qsl(text, max_num_fields=200)
-        last = dict(given)
-        chosen = tuple(dict.fromkeys((k, v) for k, v in given if k not in _SINGLE))
+        """Parse the part of an address after the question mark; what makes no sense is left out."""
+        pairs = parse_qsl(text, max_num_fields=200)
+        last = dict(pairs)
+        chosen: dict[tuple[str, str], None] = {}
+        for name, value in pairs:
+            if name not in _SINGLE:
+                chosen[name, value] = None
         sort = last.get("sort", "id")
+        if sort.removeprefix("-") not in (*SORTS, "size", "model"):
+            sort = "id"
         return cls(
-            chosen,
-            last.get("q", "").strip()[:200],
-            last.get("against", ""),
-            sort if sort.removeprefix("-") in (*SORTS, "size", "model") else "id",
-            max(1, _number(last.get("page", ""), 1)),
-            _number(last.get("from", ""), 0),
-            last.get("columns", "")[:200],
+            chosen=tuple(chosen),
+            q=last.get("q", "").strip()[:200],
+            against=last.get("against", ""),
+            sort=sort,
+            page=max(1, _number(last.get("page", ""), 1)),
+            start=_number(last.get("from", ""), 0),
+            columns=last.get("columns", "")[:200],
         )
 
     def address(self) -> str:
-        """The query as a part of an address, with its question mark; "" if it asks for everything."""
-        more: dict[str, Any] = {
-            "q": self.q,
-            "against": self.against,
-            "sort": self.sort if self.sort != "id" else "",
-        }
-        more |= {
-            "page": self.page if self.page > 1 else "",
-            "from": self.start or "",
-            "columns": self.columns,
-        }
-        pairs = [*self.chosen, *((k, v) for k, v in more.items() if v)]
-        return f"?{urlencode(pairs)}" if pairs else ""
+        """Return the query as a part of an address, with its question mark; "" for everything."""
+        pairs: list[tuple[str, object]] = list(self.chosen)
+        if self.q:
+            pairs.append(("q", self.q))
+        if self.against:
+            pairs.append(("against", self.against))
+        if self.sort != "id":
+            pairs.append(("sort", self.sort))
+        if self.page > 1:
+            pairs.append(("page", self.page))
+        if self.start:
+            pairs.append(("from", self.start))
+        if self.columns:
+            pairs.append(("columns", self.columns))
+        if not pairs:
+            return ""
+        return f"?{urlencode(pairs)}"
 
     def values(self, name: str) -> list[str]:
         return [value for key, value in self.chosen if key == name]
 
     def with_(self, **changes: Any) -> Query:
+        """Return the query with changes, from its first page on."""
         return replace(self, **{"page": 1, "start": 0, **changes})
 
     def toggled(self, name: str, value: str) -> Query:
+        """Return the query with a filter added, or removed if it has it."""
         pair = (name, str(value))
-        rest = tuple(one for one in self.chosen if one != pair)
-        return self.with_(chosen=rest if len(rest) < len(self.chosen) else (*rest, pair))
+        if pair in self.chosen:
+            return self.with_(chosen=tuple(other for other in self.chosen if other != pair))
+        return self.with_(chosen=(*self.chosen, pair))
 
     def of_cells(self) -> Query:
-        """The filters that choose whole cells.
+        """Return the filters that choose whole cells.
 
         To choose attempts by how they ended would bias every estimate.
         """
         return self.without(*OF_ATTEMPTS)
 
     def only(self, *names: str) -> Query:
-        """The filters of these names alone."""
+        """Return the filters of these names alone."""
         return Query(tuple(pair for pair in self.chosen if pair[0] in names))
 
     def without(self, *names: str) -> Query:
+        """Return the filters of other names alone."""
         return Query(tuple(pair for pair in self.chosen if pair[0] not in names))
 
 
@@ -142,149 +162,180 @@ def behind(group: Group) -> Query:
 
 
 def chosen_cells(study: ViewedStudy, chosen: Choices) -> tuple[set[int], tuple[str, ...]]:
-    """Return the numbers of the cells that every filter admits, and the filters that none of them
-    matches.
+    """Return the numbers of the cells that every filter admits, and the filters that match none.
 
-    What is no filter of the study (`not_filters`) chooses nothing.
+    A name that is not a filter of the study (`not_filters`) chooses nothing.
     """
-    admitted = set(range(len(study.cells)))
+    ignored = {*OF_ATTEMPTS, *not_filters(study, chosen)}
+    matching: dict[str, set[int]] = {}  # by the filter's name: several values mean either
     unknown = []
-    left_out = {*OF_ATTEMPTS, *not_filters(study, chosen)}
-    for name in dict.fromkeys(name for name, _ in chosen if name not in left_out):
-        either: set[int] = set()
-        for value in (value for key, value in chosen if key == name):
-            matching = _matching(study, name, value)
-            if not matching:
-                unknown.append(f"{name}={value}")
-            either |= matching
-        admitted &= either
+    for name, value in chosen:
+        if name in ignored:
+            continue
+        cells = _matching(study, name, value)
+        if not cells:
+            unknown.append(f"{name}={value}")
+        matching[name] = matching.get(name, set()) | cells
+    admitted = set(range(len(study.cells)))
+    for cells in matching.values():
+        admitted &= cells
     return admitted, tuple(unknown)
 
 
 def not_filters(study: ViewedStudy, chosen: Choices) -> tuple[str, ...]:
-    """Return the names that an address chooses by, though no attempt of the study has such a thing."""
-    known = {*OF_CELLS, *OF_ATTEMPTS}.union(*study.settings)
-    return tuple(dict.fromkeys(name for name, _ in chosen if name not in known))
+    """Return the names in an address that no attempt of the study can be chosen by."""
+    filters = {*OF_CELLS, *OF_ATTEMPTS}.union(*study.settings)
+    names = dict.fromkeys(name for name, _ in chosen)
+    return tuple(name for name in names if name not in filters)
 
 
 def _matching(study: ViewedStudy, name: str, value: str) -> set[int]:
     """Return the numbers of the cells that a filter admits."""
-    if name == "cells":
-        keys = set(value.split("."))
-        return {n for n, cell in enumerate(study.cells) if cell.key.hex()[:DIGITS] in keys}
-    if name == "size":
-        return {n for n, cell in enumerate(study.cells) if str(cell.size) == value}
-    if name == "method":
-        return {
-            n
-            for n, cell in enumerate(study.cells)
-            if value in ([use.name for use in cell.chain] or ["none"])
-        }
     if name in ("model", "variant", "task"):
         called = set(cells_called(study.cells, name, value))
-        return {n for n, cell in enumerate(study.cells) if cell in called}
-    return {n for n, settings in enumerate(study.settings) if settings.get(name) == value}
+        return {number for number, cell in enumerate(study.cells) if cell in called}
+    keys = value.split(".")
+    numbers = set()
+    for number, cell in enumerate(study.cells):
+        if name == "cells":
+            matches = cell.key.hex()[:DIGITS] in keys
+        elif name == "size":
+            matches = str(cell.size) == value
+        elif name == "method":
+            matches = value in method_names(cell)
+        else:
+            matches = study.settings[number].get(name) == value
+        if matches:
+            numbers.add(number)
+    return numbers
 
 
 def find(study: ViewedStudy, query: Query) -> Found:
-    """Choose and sort, without reading a text."""
+    """Choose and sort attempts, without reading a text."""
     cells, unknown = chosen_cells(study, query.chosen)
-    index, rows = study.index, study.rows
+    index = study.index
+    rows = study.rows
     keep = np.isin(study.cell_of[rows], sorted(cells))
-    chosen: dict[str, Callable[[str], int | None]] = {"ended": _ending, "problem": _id, "id": _id}
-    of = {"ended": index.ended, "problem": index.problem, "id": index.id}
-    for name, number in chosen.items():
-        numbers = {value: number(value) for value in query.values(name)}
-        unknown += tuple(f"{name}={value}" for value, known in numbers.items() if known is None)
-        if numbers:
-            keep &= np.isin(
-                of[name][rows], [known for known in numbers.values() if known is not None]
-            )
+    parsers: dict[str, Callable[[str], int | None]] = {"ended": _ending, "problem": _id, "id": _id}
+    for name, parse in parsers.items():
+        values = query.values(name)
+        if not values:
+            continue
+        numbers = []
+        for value in values:
+            number = parse(value)
+            if number is None:
+                unknown = (*unknown, f"{name}={value}")
+            else:
+                numbers.append(number)
+        column: Whole = getattr(index, name)
+        keep &= np.isin(column[rows], numbers)
     if query.against:
         keep &= _right_here(study, query.against)
-    rows = rows[keep]
-    return Found(_sorted(study, rows, query.sort), unknown)
+    return Found(_sorted(study, rows[keep], query.sort), unknown)
 
 
 def _ending(value: str) -> int | None:
-    return ENDINGS.index(value) if value in ENDINGS else None
+    if value not in ENDINGS:
+        return None
+    return ENDINGS.index(value)
 
 
 def _id(value: str) -> int | None:
-    return int(value) if value.isascii() and value.isdigit() and len(value) < 19 else None
+    if value.isascii() and value.isdigit() and len(value) < 19:
+        return int(value)
+    return None
 
 
 def _right_here(study: ViewedStudy, against: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """The attempts that are right, at problems that another model, or this one, answers wrongly."""
-    index, rows = study.index, study.rows
-    model = np.array(_ranks([cell.model_key for cell in study.cells]) or [0])[study.cell_of[rows]]
+    """Return which attempts are right, at problems that `against`, or any other model, got wrong."""
+    index = study.index
+    rows = study.rows
     problem = index.problem[rows]
-    right, failed = index.ended[rows] == RIGHT, index.ended[rows] == FAILED
+    right = index.ended[rows] == RIGHT
+    failed = index.ended[rows] == FAILED
     wrong = ~right & ~failed
-    if against == "any":
-        pairs = np.unique(np.stack([problem[wrong], model[wrong]], axis=1), axis=0)
-        models_wrong = np.bincount(pairs[:, 0], minlength=int(problem.max(initial=0)) + 1)
-        mine = pairs[:, 0] * (int(model.max(initial=0)) + 1) + pairs[:, 1]
-        own = np.isin(problem * (int(model.max(initial=0)) + 1) + model, mine)
-        there = models_wrong[problem] - own > 0
-        return np.asarray(right & there)
-    others = _matching(study, "model", against) | _matching(study, "variant", against)
-    named = np.isin(study.cell_of[rows], sorted(others))
-    return np.asarray(right & ~named & np.isin(problem, problem[wrong & named]))
+    if against != "any":
+        others = _matching(study, "model", against) | _matching(study, "variant", against)
+        of_others = np.isin(study.cell_of[rows], sorted(others))
+        wrong_problems = problem[wrong & of_others]
+        return np.asarray(right & ~of_others & np.isin(problem, wrong_problems))
+    model_of_cell = np.array(_ranks([cell.model_key for cell in study.cells]) or [0])
+    model = model_of_cell[study.cell_of[rows]]
+    models = int(model.max(initial=0)) + 1
+    # each problem and model as one number
+    pair = problem * models + model
+    wrong_pairs = np.unique(pair[wrong])
+    models_wrong = np.bincount(wrong_pairs // models, minlength=int(problem.max(initial=0)) + 1)
+    other_models_wrong = models_wrong[problem] - np.isin(pair, wrong_pairs)
+    return np.asarray(right & (other_models_wrong > 0))
 
 
 def _ranks(keys: Sequence[bytes]) -> list[int]:
-    ranks = {key: n for n, key in enumerate(dict.fromkeys(keys))}
+    """Return for each key the number of its first occurrence among the distinct ones."""
+    ranks: dict[bytes, int] = {}
+    for key in keys:
+        ranks.setdefault(key, len(ranks))
     return [ranks[key] for key in keys]
 
 
 def _sorted(study: ViewedStudy, rows: Whole, sort: str) -> Whole:
-    name = sort.removeprefix("-")
-    if name in ("size", "model"):
-        of_cell = (
-            [c.size for c in study.cells]
-            if name == "size"
-            else _ranks([c.model_key for c in study.cells])
-        )
-        keys = np.array(of_cell or [0])[study.cell_of[rows]]
-    else:
-        keys = SORTS[name](study.index, rows)
     if sort == "id":
         return rows
-    return rows[np.argsort(-keys if sort.startswith("-") else keys, kind="stable")]
+    column = sort.removeprefix("-")
+    if column == "size":
+        of_cell = [cell.size for cell in study.cells]
+        values = np.array(of_cell or [0])[study.cell_of[rows]]
+    elif column == "model":
+        of_cell = _ranks([cell.model_key for cell in study.cells])
+        values = np.array(of_cell or [0])[study.cell_of[rows]]
+    else:
+        values = SORTS[column](study.index, rows)
+    if sort.startswith("-"):
+        values = -values
+    return rows[np.argsort(values, kind="stable")]
 
 
 def search(
     study: ViewedStudy, rows: Whole, query: Query, most: int, seconds: float
 ) -> tuple[list[int], int]:
-    """The first attempts from `start` on whose texts hold `q`, and how many were looked at before
-    time was up.
+    """Return the first attempts from `start` on whose texts hold `q`, and how many were searched.
 
-    Texts are compressed in the store: 200,000 long ones take a minute, so a page looks at some and
-    offers to go on.
+    Texts are compressed in the store: 200,000 long ones take a minute, so a page searches some and
+    offers to continue.
     """
-    import time
-    import zlib
-
-    wanted, hits, looked = query.q.casefold(), list[int](), query.start
-    ends = time.monotonic() + seconds
-    why = [wanted in reason.casefold() for reason in study.index.reasons]
-    sql = "SELECT thinking, answer FROM turn WHERE attempt = ?"
-    while looked < len(rows) and len(hits) < most and time.monotonic() < ends:
+    wanted = query.q.casefold()
+    in_reason = [wanted in reason.casefold() for reason in study.index.reasons]
+    hits: list[int] = []
+    searched = query.start
+    deadline = time.monotonic() + seconds
+    while searched < len(rows) and len(hits) < most and time.monotonic() < deadline:
         with study.store.reading() as db:
-            for row in rows[looked : looked + 100].tolist():
-                looked += 1
-                turns = db.execute(sql, (int(study.index.id[row]),))
-                if why[study.index.why[row]] or any(
-                    wanted in answer.casefold()
-                    or (
-                        thinking
-                        and wanted
-                        in zlib.decompress(thinking).decode("utf-8", "replace").casefold()
-                    )
-                    for thinking, answer in turns.fetchall()
-                ):
+            for row in rows[searched : searched + 100].tolist():
+                searched += 1
+                attempt = int(study.index.id[row])
+                if in_reason[study.index.why[row]] or _in_texts(db, attempt, wanted):
                     hits.append(row)
                     if len(hits) == most:
                         break
-    return hits, looked
+    return hits, searched
+
+
+def method_names(cell: StudyCell) -> list[str]:
+    """Return the names of a cell's methods, as a filter names them: `none` if there are none."""
+    if not cell.chain:
+        return ["none"]
+    return [use.name for use in cell.chain]
+
+
+def _in_texts(db: sqlite3.Connection, attempt: int, wanted: str) -> bool:
+    """Return whether a text is in an attempt's answers or its thinking."""
+    turns = db.execute("SELECT thinking, answer FROM turn WHERE attempt = ?", (attempt,))
+    for thinking, answer in turns.fetchall():
+        if wanted in answer.casefold():
+            return True
+        if thinking:
+            text = zlib.decompress(thinking).decode("utf-8", "replace")
+            if wanted in text.casefold():
+                return True
+    return False

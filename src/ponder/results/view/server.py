@@ -55,7 +55,7 @@ ACCEPTED_AT_ONCE = 16  # connections; the limit counts one only some turns of th
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 takes any that is free."""
+    """Open a socket that listens; port 0 takes any that is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,12 +1,9 @@
-"""The stores that a page shows: opened to read, seen anew whenever another process has written to
-one.
+"""Opens the stores that a page shows, to read only, and holds their attempts as columns of numbers.
 
-The attempts of a store as columns of numbers, so that a page can count, filter and sort 200,000
-of them in a blink.
-
-An attempt takes 60 bytes here; its texts stay in the store until a page shows them. While a run
-writes, only what is new is read: attempts are added with growing ids, and only those that failed or
-are in progress change later.
+A store is read again whenever another process has written to it. With columns a page can count,
+filter and sort 200,000 attempts in a blink: an attempt takes 60 bytes here, and its texts stay in
+the store until a page shows them. While a run writes, only what is new is read: attempts are added
+with growing ids, and only those that failed or are in progress change later.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -34,6 +31,19 @@ Whole: TypeAlias = npt.NDArray[np.int64]
 OPEN, RIGHT, WRONG, UNPARSED, TRUNCATED, FAILED = range(len(ENDINGS))
 READ = """SELECT id, cell, problem, sample, status, correct, why, prompt_tokens, thinking_tokens, answer_tokens, seconds
           FROM attempt WHERE id > ? ORDER BY id"""
+# the columns of an `Index` that are read from the store, in the order of `READ`
+COLUMNS = (
+    "id",
+    "cell",
+    "problem",
+    "sample",
+    "ended",
+    "why",
+    "prompt",
+    "thinking",
+    "answer",
+    "milliseconds",
+)
 CHUNK = 4000  # rows read at once
 
 
@@ -68,33 +78,37 @@ class Index:
         return self.thinking + self.answer
 
     def refreshed(self, db: sqlite3.Connection) -> Index:
-        """The index of a store that has changed."""
-        unsettled = np.flatnonzero(np.isin(self.ended, (OPEN, FAILED)))
+        """Return the index of a store that has changed.
+
+        Attempts that failed or are in progress are read again, and those that are new.
+        """
+        reasons = {why: number for number, why in enumerate(self.reasons)}
         last = int(self.id[-1]) if len(self) else 0
-        numbers = {why: n for n, why in enumerate(self.reasons)}
-        new = _read(db.execute(READ, (last,)), numbers)
-        old = _columns(self)
-        again = [
-            row
-            for i in unsettled.tolist()
-            for row in db.execute(f"{READ} LIMIT 1", (int(self.id[i]) - 1,))
-        ]
-        changed = _read(again, numbers)
-        if len(changed[0]) == len(unsettled):
-            same = all(np.array_equal(a[unsettled], b) for a, b in zip(old, changed, strict=True))
-            for a, b in zip(old, changed, strict=True):
-                a[unsettled] = b
-        if len(self) and (len(changed[0]) != len(unsettled) or (same and not len(new[0]))):
+        new = _read(db.execute(READ, (last,)), reasons)
+        columns = [getattr(self, name).copy() for name in COLUMNS]
+        unsettled = np.flatnonzero(np.isin(self.ended, (OPEN, FAILED)))
+        rows_again: list[Sequence[Any]] = []
+        for attempt in self.id[unsettled].tolist():
+            rows_again += db.execute(f"{READ} LIMIT 1", (attempt - 1,))
+        again = _read(rows_again, reasons)
+        removed = len(rows_again) != len(unsettled)
+        changed = False
+        if not removed:
+            for column, values in zip(columns, again, strict=True):
+                changed = changed or not np.array_equal(column[unsettled], values)
+                column[unsettled] = values
+        nothing_new = not changed and not len(new[0])
+        if len(self) and (removed or nothing_new):
             return Index().refreshed(db)  # attempts were graded again, or removed
-        columns: dict[str, Any] = {
-            f.name: np.concatenate(p) for f, *p in zip(fields(self), old, new, strict=False)
-        }
-        cells = dict(db.execute("SELECT key, id FROM cell"))
-        return Index(**columns, reasons=list(numbers), positions=_positions(db), cells=cells)
-
-
-def _columns(index: Index) -> list[Whole]:
-    return [getattr(index, f.name).copy() for f in fields(index)[:10]]
+        values_by_name: dict[str, Any] = {}
+        for name, old_values, new_values in zip(COLUMNS, columns, new, strict=True):
+            values_by_name[name] = np.concatenate((old_values, new_values))
+        return Index(
+            **values_by_name,
+            reasons=list(reasons),
+            positions=_positions(db),
+            cells=dict(db.execute("SELECT key, id FROM cell")),
+        )
 
 
 def _positions(db: sqlite3.Connection) -> Whole:
@@ -107,17 +121,20 @@ def _positions(db: sqlite3.Connection) -> Whole:
 
 
 def _read(rows: Iterable[Sequence[Any]], reasons: dict[str, int]) -> list[Whole]:
-    parts, chunk = [], []
+    """Return the columns of some attempts; new reasons are added to `reasons`."""
+    chunks = []
+    chunk = []
     for row in rows:
-        id_, cell, problem, sample, status, correct, why, *tokens, seconds = row
+        (attempt, cell, problem, sample, status, correct, why, *tokens, seconds) = row
         ended = ENDINGS.index(how_ended(status, correct))
-        number = reasons.setdefault(why, len(reasons))
-        chunk.append((id_, cell, problem, sample, ended, number, *tokens, round(1000 * seconds)))
+        reason = reasons.setdefault(why, len(reasons))
+        milliseconds = round(1000 * seconds)
+        chunk.append((attempt, cell, problem, sample, ended, reason, *tokens, milliseconds))
         if len(chunk) == CHUNK:
-            parts.append(np.array(chunk, np.int64))
+            chunks.append(np.array(chunk, np.int64))
             chunk = []
-    parts.append(np.array(chunk, np.int64).reshape(-1, 10))
-    return list(np.ascontiguousarray(np.concatenate(parts).T))
+    chunks.append(np.array(chunk, np.int64).reshape(-1, len(COLUMNS)))
+    return list(np.ascontiguousarray(np.concatenate(chunks).T))
 
 
 # seconds after which a run that writes nothing counts as ended: a long answer takes minutes
@@ -137,7 +154,7 @@ class ViewedStore:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """The open file, for one thread at a time."""
+        """Yield the open file, for one thread at a time."""
         with self._lock, errors(self.path, writing=False):
             file = self.path.stat().st_ino if self.path.is_file() else 0
             if file != self._file and self._db:
@@ -218,7 +235,7 @@ class ViewedStore:
 
 
 def opened(paths: Sequence[Path]) -> dict[str, ViewedStore]:
-    """The stores by their names in addresses: the files' names, numbered where two are equal."""
+    """Return the stores by their names in addresses: the files' names, numbered where two are equal."""
     stores: dict[str, ViewedStore] = {}
     for path in dict.fromkeys(paths):
         name, n = path.stem, 2

@@ -71,23 +71,24 @@ class ViewedStudy:
 
     @cached_property
     def cell_of(self) -> Whole:
-        """For each attempt of the store the number of its cell in this study; -1 if the study
-        doesn't ask for it.
-        """
+        """The number of each attempt's cell in this study; -1 if the study doesn't ask for it."""
         index = self.index
-        highest = max([0, *index.cells.values()])
-        numbers, limits = np.full(highest + 1, -1), np.zeros((highest + 1, 2), np.int64)
-        for n, cell in reversed([*enumerate(self.cells)]):  # of equal cells the first counts
-            if (row := index.cells.get(cell.key)) is not None:
-                numbers[row] = n
-                limits[row] = (
-                    (2**62 if cell.quota.problems is None else cell.quota.problems),
-                    cell.quota.samples,
-                )
-        within = (index.positions[index.problem] < limits[index.cell, 0]) & (
-            index.sample < limits[index.cell, 1]
-        )
-        return np.where(within & (index.ended != OPEN), numbers[index.cell], -1)
+        rows_of_cells = max([0, *index.cells.values()]) + 1
+        numbers = np.full(rows_of_cells, -1)
+        most_problems = np.zeros(rows_of_cells, np.int64)
+        most_samples = np.zeros(rows_of_cells, np.int64)
+        for number, cell in reversed([*enumerate(self.cells)]):  # of equal cells the first counts
+            row = index.cells.get(cell.key)
+            if row is not None:
+                numbers[row] = number
+                most_samples[row] = cell.quota.samples
+                most_problems[row] = 2**62
+                if cell.quota.problems is not None:
+                    most_problems[row] = cell.quota.problems
+        asked = index.positions[index.problem] < most_problems[index.cell]
+        asked &= index.sample < most_samples[index.cell]
+        asked &= index.ended != OPEN
+        return np.where(asked, numbers[index.cell], -1)
 
     @cached_property
     def rows(self) -> Whole:
@@ -147,35 +148,43 @@ class ViewedStudy:
         return "stopped at its cap" if self._capped() else "stopped"
 
     def _capped(self) -> bool:
-        """Whether what is left under the cap is less than what one more attempt takes."""
-        study, attempts = self.study, max(1, self.answered)
+        """Return whether less is left under a cap than one more attempt takes."""
+        study = self.study
         assert study is not None
-        tokens = (
-            study.max_tokens is not None
-            and study.max_tokens - self.runs.tokens - self.runs.held_tokens < self._dearest
-        )
-        left = (
-            math.inf
-            if study.max_cost is None
-            else study.max_cost - self.runs.cost - self.runs.held_cost
-        )
-        cost = left < self.runs.cost / attempts
-        return tokens or cost
+        if study.max_tokens is not None:
+            tokens_left = study.max_tokens - self.runs.tokens - self.runs.held_tokens
+            if tokens_left < self._most_tokens_per_turn:
+                return True
+        if study.max_cost is not None:
+            cost_left = study.max_cost - self.runs.cost - self.runs.held_cost
+            return cost_left < self.runs.cost / max(1, self.answered)
+        return False
 
     @property
-    def _dearest(self) -> int:
-        limits = (cell.turn_limit(0, None) for cell in self.cells)
+    def _most_tokens_per_turn(self) -> int:
+        limits = [cell.turn_limit(0, None) for cell in self.cells]
         return max((limit.tokens for limit in limits if limit), default=0)
 
 
 def progress(study: ViewedStudy, rate: float | None = None) -> dict[str, Any]:
-    """How far a study is, as JSON."""
-    index, rows = study.index, study.rows
-    ended = {
-        name: int((index.ended[rows] == n).sum()) for n, name in enumerate(ENDINGS) if n != OPEN
-    }
-    left = None if study.asked is None else max(0, study.asked - study.answered)
-    failed = rows[index.ended[rows] == FAILED][-FAILURES:][::-1]
+    """Return how far a study is, as JSON; `rate` is in attempts per second."""
+    index = study.index
+    rows = study.rows
+    ended = {}
+    for number, name in enumerate(ENDINGS):
+        if number != OPEN:
+            ended[name] = int((index.ended[rows] == number).sum())
+    per_minute = None
+    if rate is not None:
+        per_minute = round(60 * rate, 1)
+    seconds_left = None
+    if rate and study.asked is not None:
+        seconds_left = round(max(0, study.asked - study.answered) / rate)
+    failures = []
+    last_failed = rows[index.ended[rows] == FAILED][-FAILURES:]
+    for row in reversed(last_failed.tolist()):
+        why = index.reasons[index.why[row]][:200]
+        failures.append({"id": int(index.id[row]), "why": why})
     return {
         "state": study.state,
         "asked": study.asked,
@@ -186,12 +195,9 @@ def progress(study: ViewedStudy, rate: float | None = None) -> dict[str, Any]:
         "held_tokens": study.runs.held_tokens,
         "held_cost": round(study.runs.held_cost, 4),
         "currency": study.currency,
-        "per_minute": None if rate is None else round(60 * rate, 1),
-        "seconds_left": None if not rate or left is None else round(left / rate),
-        "failures": [
-            {"id": int(index.id[row]), "why": index.reasons[index.why[row]][:200]}
-            for row in failed.tolist()
-        ],
+        "per_minute": per_minute,
+        "seconds_left": seconds_left,
+        "failures": failures,
         "version": list(study.version),
     }
 
@@ -209,11 +215,13 @@ def as_text(value: Any) -> str:
     """Return a setting or a table's value as an address holds it."""
     if isinstance(value, bool):
         return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
 
 
 def recorded(store: ViewedStore) -> list[Runs]:
-    """The studies of a store, the last run first."""
+    """Return the studies of a store, the last run first."""
     if not store.path.is_file():
         return []
     studies: dict[str, Runs] = {}
@@ -242,7 +250,7 @@ def _is_amount(value: Any) -> bool:
 
 
 def latest(store: ViewedStore) -> str:
-    """The study that was started last."""
+    """Return the name of the study that was started last."""
     return next((runs.name for runs in recorded(store)), "")
 
 
@@ -274,17 +282,23 @@ def study_named(store: ViewedStore, name: str, given: Sequence[Study] = ()) -> V
 
 
 def _viewed(store: ViewedStore, runs: Runs, given: Sequence[Study]) -> ViewedStudy:
-    known: ViewedStudy | None = store.known.get(runs.name)
-    if known is None or known.version != store.version or known.runs != runs:
-        file = next((study for study in given if study.name == runs.name), None)
-        study, error = (file, "") if file else _built(runs.resolved)
-        if study is not None and hub_benchmarks(study):
-            try:
-                study = with_digests(study, store.rows(STORED_CELLS))
-            except UserError as wrong:
-                study, error = None, str(wrong)
-        if runs.damaged:
-            damage = DamagedStore(store.path, "what a run has spent can't be read")
-            study, error = None, damage.in_terminal()
-        known = store.known[runs.name] = ViewedStudy(store, runs, study, error)
-    return known
+    """Return a study of a store, as it was last read if nothing has changed since."""
+    last: ViewedStudy | None = store.known.get(runs.name)
+    if last is not None and last.version == store.version and last.runs == runs:
+        return last
+    study = next((study for study in given if study.name == runs.name), None)
+    error = ""
+    if study is None:
+        study, error = _built(runs.resolved)
+    if study is not None and hub_benchmarks(study):
+        try:
+            study = with_digests(study, store.rows(STORED_CELLS))
+        except UserError as wrong:
+            study = None
+            error = str(wrong)
+    if runs.damaged:
+        study = None
+        error = DamagedStore(store.path, "what a run has spent can't be read").in_terminal()
+    viewed = ViewedStudy(store, runs, study, error)
+    store.known[runs.name] = viewed
+    return viewed
