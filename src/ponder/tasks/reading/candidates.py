@@ -74,7 +74,7 @@ _LINKED = pattern(rf"(?:(?:{IS})(?:\s{{0,3}}:)?|[:→]|->)\s*")
 _BOLD_STEP = pattern(r"=\s{0,3}\*\*[^*\n]{1,200}\*\*(?:[.\n]|,? then\b)[^*]{0,500}=\s{0,3}-?\d")
 
 # "Correction: …", "Sorry, that should be 9": how a writer takes an answer back
-_TAKEN_BACK = pattern(
+TAKEN_BACK = pattern(
     any_of(
         r"correction|mistake|error|incorrect|wrong|disregard|ignore|on reflection|not right|sorry",
         r"on second thought|wait|edit|actually|oops|hold on|should be|scratch that",
@@ -216,7 +216,7 @@ def passages(text: str, question: Question = Question()) -> list[Passage]:  # no
     if mark is not None:
         inside, following = mark
         following = following[:TAIL]
-        if not _TAKEN_BACK.search(following):
+        if not TAKEN_BACK.search(following):
             return [Passage(inside, "mark")]
         corrected = _after_answer_is(following, question) or _corrected(following)
         if corrected:
@@ -262,7 +262,7 @@ def _after_answer_is(text: str, question: Question) -> list[Passage]:
         return []
     line, *later_lines = following.splitlines()
     correction = "\n".join(later_lines)
-    if _TAKEN_BACK.search(correction):
+    if TAKEN_BACK.search(correction):
         unknown = Question()
         corrected = _corrected(correction) or _ranked(claims(correction, unknown), unknown)
         return [*corrected, Passage(first_sentence(line), "mark")]

@@ -22,12 +22,15 @@ from ponder.tasks.reading.candidates import (
     IS,
     MISTAKEN,
     RECONSIDERS,
+    TAKEN_BACK,
     Passage,
     any_of,
     bullets,
+    claims,
     conclusion,
     final,
     firm_claims,
+    is_bare,
     passages,
     pattern,
     ways_to_read,
@@ -92,6 +95,7 @@ def read(reply: str, gold: str, question: str = "") -> Reading | None:
     right_number = _number_of(gold)
     if right_number is not None:
         return _number(reply, gold, right_number, asked)
+    reply = _corrected(reply, asked)
     gold_items = items(gold)
     if len(gold_items) > 1:
         return _list(reply, gold, gold_items, asked)
@@ -508,6 +512,11 @@ def _yes_no(reply: str, gold: str, question: Question) -> Reading | None:
 def _verdict(reply: str, question: Question) -> str | None:
     """Return "yes" or "no": as a mark has it, else in a word, else as sentences affirm or deny."""
     ranked = passages(reply, question)
+    mark = marked(reply)
+    if mark is not None and RECONSIDERS.search(mark[1][:TAIL]):  # "Wait, it is not."
+        verdict = _stated_verdict(mark[1][:TAIL], question)
+        if verdict:
+            return verdict
     for passage in ranked:
         if passage.marked:
             text = undecorated(passage.text)
@@ -516,7 +525,12 @@ def _verdict(reply: str, question: Question) -> str | None:
                 return verdict
     if not ranked or ranked[0].kind == "mark":
         return None
-    firm = firm_claims(reply[:TAIL], question)
+    return _stated_verdict(reply[:TAIL], question)
+
+
+def _stated_verdict(text: str, question: Question) -> str | None:
+    """Return "yes" or "no" as the sentences of a text say in a word, else as they imply."""
+    firm = firm_claims(text, question)
     explicit = [(passage, _explicit_yes_no(passage.text)) for passage in firm]
     if any(verdict for _, verdict in explicit):
         return _agreed(explicit)
@@ -700,6 +714,8 @@ _PRONOUNS = frozenset(
 _WAVERS = pattern(any_of("either|or|one of(?! the)|maybe|perhaps|might|could be|may be"))
 _CONCLUDES = pattern(r"\W*(?:so|therefore|thus|hence|in (?:conclusion|short|summary)|overall)\b")
 _REFERS = pattern(r"\W*(?:it|that|this|they|he|she|you)\b")
+_EQUATES = pattern(rf"(?:{IS}|['’]s\b|=|→)\W*\w")
+_OPENS_CORRECTION = pattern(rf"^\W*{TAKEN_BACK.pattern}\W+")
 _LINK = pattern(rf"\s(?:{IS}|=)\s|(?<=^it)['’]s\s|(?<=^that)['’]s\s|:\s")
 # "English, ahead of Mandarin": what is compared with the answer
 _NEXT_TO = pattern(
@@ -722,7 +738,7 @@ def _text(reply: str, gold: str, question: Question) -> Reading | None:
             clause = conclusion(plain(ranked[0].text), bool)
             right = any(_same_answer(text, gold, question) for text in texts)
             return Reading(texts[0], right or asserts(clause, gold, question))
-    statements = []
+    statements: list[str] = []
     for passage in firm_claims(reply[:TAIL], question):
         if not passage.text.rstrip().endswith("?"):
             statements += re.split(r";\s", passage.text)
@@ -740,6 +756,41 @@ def _text(reply: str, gold: str, question: Question) -> Reading | None:
     parsed = _complement(clause, question)
     right = _same_answer(parsed, gold, question) or same_text(sentence, gold)
     return Reading(parsed, right or asserts(clause, gold, question))
+
+
+def _corrected(reply: str, question: Question) -> str:
+    """Return a reply without an answer in a tag or box that it withdraws for another one."""
+    mark = marked(reply)
+    if mark is None:
+        return reply
+    ranked = passages(reply, question)
+    if not ranked or ranked[0].marked:
+        return reply
+    replacements = _replacements(mark[1][:TAIL], question)
+    if replacements:
+        return "\n".join(replacements)
+    withdrawn = ranked[-1].text  # empty if it was to be ignored
+    return f"<answer>{withdrawn}</answer>"
+
+
+def _replacements(text: str, question: Question) -> list[str]:
+    """Return the statements after a withdrawn answer that give another: "Wait, it is Sydney"."""
+    replacements = []
+    for passage in claims(text, question):
+        if passage.kind == "aside" or passage.text.rstrip().endswith("?"):
+            continue
+        for statement in re.split(r";\s", passage.text):
+            content = TAKEN_BACK.sub("", statement)
+            answers = _EQUATES.search(content) or _is_name(content)
+            if answers and _new_words(content, question):
+                replacements.append(_OPENS_CORRECTION.sub("", statement))
+    return replacements
+
+
+def _is_name(text: str) -> bool:
+    """Return whether a text is a few words without grammar: "The Pacific Ocean", not "a typo"."""
+    words = re.findall(r"[^\W_]+", ARTICLE.sub("", text.strip(" ,:;.!")))
+    return is_bare(text) and not any(word.casefold() in FUNCTION_WORDS for word in words)
 
 
 def _answering(statements: list[str], question: Question) -> str:
