@@ -123,8 +123,8 @@ class TrainingSettings:
                 hint="one per GPU; default: 1",
             )
         if self.processes > 1 and self.launch:
-            what = "processes is not used with `launch`, whose file says how many"
-            raise UserError(what, hint="remove one of the two")
+            message = "processes is not used with `launch`, whose file says how many"
+            raise UserError(message, hint="remove one of the two")
         if self.engine == "ponder" and (self.launch or self.processes > 1 or self.args):
             raise UserError(
                 "`launch`, `processes` and `args` need several processes",
@@ -430,9 +430,9 @@ def check_first_loss(
     if settings.precision == "bfloat16" or not dtype.endswith("float32"):
         tolerance = FIRST_LOSS_TOLERANCE_BF16
     if abs(loss - objective.first_loss) > tolerance:
-        what = f"the first loss is {loss:.4g}, and must be {objective.first_loss:.4g}"
+        message = f"the first loss is {loss:.4g}, and must be {objective.first_loss:.4g}"
         raise UserError(
-            f"{what}: the reference has other weights than the model before training", hint=hint
+            f"{message}: the reference has other weights than the model before training", hint=hint
         )
 
 

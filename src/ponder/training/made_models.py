@@ -260,8 +260,8 @@ def make_once(
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = acquire(folder.with_suffix(".lock"))
     if lock is None:
-        what = f"another process is making {folder.name}"
-        raise Held(what, hint="wait until it is done, then run again")
+        message = f"another process is making {folder.name}"
+        raise Held(message, hint="wait until it is done, then run again")
     try:
         # another process may have made it since the look above
         if not (folder / "made.json").is_file():

@@ -405,8 +405,10 @@ class OwnSamples(Making):
         if self.reward.start:
             return
         if len({local_weights(model, problems.task) for problems in self.train_on}) > 1:
-            what = f"{model.title()} has different weights for its tasks, and one reward is trained"
-            raise UserError(what, hint="give [[train]] one task only")
+            message = (
+                f"{model.title()} has different weights for its tasks, and one reward is trained"
+            )
+            raise UserError(message, hint="give [[train]] one task only")
 
     def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
         task = self.train_on[0].task

@@ -238,8 +238,8 @@ def main(path: Path) -> None:
     try:
         run(read_job(path))
     except BaseException as error:
-        what = f"training failed: {type(error).__name__}: {error}"[:2000]
-        failure = {"what": what, "where": "", "hint": ""}
+        message = f"training failed: {type(error).__name__}: {error}"[:2000]
+        failure = {"what": message, "where": "", "hint": ""}
         if isinstance(error, UserError):
             failure = {"what": error.what, "where": error.where, "hint": error.hint}
         new = path.parent / f"failure.{os.getpid()}"
