@@ -129,7 +129,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def rows(study: Study, store: Store, columns: Mapping[str, type]) -> Iterator[dict[str, Any]]:
-    """Outcomes with plain values: what is a table or a list becomes JSON.
+    """Yield outcomes with plain values: a table or a list becomes JSON.
 
     `columns` are further ones, for settings.
     """
@@ -271,12 +271,12 @@ def _parquet(study: Study, store: Store, path: Path) -> int:
     columns = setting_columns(study.cells)
     types = COLUMNS | dict.fromkeys(ANSWERS, str) | columns
     schema = {name: kinds.get(kind, polars.String) for name, kind in types.items()}
-    left, written, failed = rows(study, store, columns), 0, list[UserError]()
+    remaining_rows, written, failed = rows(study, store, columns), 0, list[UserError]()
 
     def frames(*_: Any) -> Iterator[polars.DataFrame]:
         nonlocal written
         try:
-            while batch := list(islice(left, BATCH)):
+            while batch := list(islice(remaining_rows, BATCH)):
                 written += len(batch)
                 yield polars.DataFrame(batch, schema)
         except UserError as error:  # polars would wrap it
@@ -340,8 +340,8 @@ def _trace(cell: StudyCell, attempt: Attempt) -> Trace:
 def _turns(task: Task, attempt: Attempt) -> Iterator[dict[str, Any]]:
     """Yield the lines of an attempt, one per turn.
 
-    If the task judges turns, a line has the turn's own grade, and as details what the model measured
-    in it; else it has those of the attempt, as in CSV.
+    If the task judges turns, a line has the turn's own grade, and as details what the model
+    measured in it; else it has those of the attempt, as in CSV.
     """
     problem = attempt.problem
     answers = [reply.answer for reply in attempt.completions]
@@ -400,7 +400,7 @@ def _inspect(study: Study, store: Store, path: Path) -> tuple[list[Path], int]:
 
 
 def _file_names(path: Path, labels: Sequence[str]) -> list[Path]:
-    """Return a path for the file of each label, without characters that some file system refuses."""
+    """Return a path for the file of each label, with characters that every file system takes."""
     names: dict[str, Path] = {}
     for label in labels:
         safe = safe_name(label)
@@ -419,7 +419,7 @@ def safe_name(label: str) -> str:
 
 
 def _inspect_log(study: Study, cells: list[StudyCell], store: Store, path: Path) -> int:
-    """Version 2 of Inspect's JSON log. Failed attempts are no answers: they stay out."""
+    """Write version 2 of Inspect's JSON log, without failed attempts; return the answers."""
     with path.open("w", encoding="utf-8") as file:
         answers = [o for o in store.outcomes(cells) if o.answered]
         file.write(
@@ -439,9 +439,11 @@ def _inspect_head(
 ) -> dict[str, Any]:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     model, samples, right = cells[0].label.model, len(answers), sum(o.correct for o in answers)
-    used = [(o.prompt_tokens, o.thinking_tokens, o.answer_tokens) for o in answers]
+    tokens = [(o.prompt_tokens, o.thinking_tokens, o.answer_tokens) for o in answers]
     usage = (
-        _usage(*(sum(column) for column in zip(*used, strict=True))) if used else _usage(0, 0, 0)
+        _usage(*(sum(column) for column in zip(*tokens, strict=True)))
+        if tokens
+        else _usage(0, 0, 0)
     )
     accuracy = {"name": "accuracy", "value": right / max(1, samples), "params": {}}
     scores = [
@@ -506,8 +508,8 @@ def _inspect_messages(attempt: Attempt) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = [
         {"role": m.role, "content": m.content} for m in attempt.problem.opening()
     ]
-    for asked, reply in zip(attempt.problem.turns, attempt.completions, strict=False):
-        messages.append({"role": "user", "content": asked})
+    for question, reply in zip(attempt.problem.turns, attempt.completions, strict=False):
+        messages.append({"role": "user", "content": question})
         messages.append({"role": "assistant", "content": _inspect_content(reply)})
     return messages
 

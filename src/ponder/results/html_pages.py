@@ -149,7 +149,7 @@ def scored_steps(reply: Completion) -> Iterator[tuple[str, str, str]]:
 
 
 def readable(data: Any) -> str:
-    """Details and settings as indented JSON."""
+    """Return details or settings as indented JSON."""
     return json.dumps(data, indent=1, default=str, ensure_ascii=False)
 
 

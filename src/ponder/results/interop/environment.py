@@ -117,10 +117,10 @@ def export(
 
 def _asked(study: Study) -> Iterator[Record]:
     """Yield the problems that the study asks, each once."""
-    seen = set[bytes]()
+    sources = set[bytes]()
     for cell in study.cells:
-        if cell.source not in seen and not study.chooses_sizes:
-            seen.add(cell.source)
+        if cell.source not in sources and not study.chooses_sizes:
+            sources.add(cell.source)
             for problem in cell.asked():
                 yield _record(cell.task, problem)
 

@@ -72,7 +72,7 @@ class Imported:
 
 @dataclass
 class _Survey:
-    """What a first reading of a log finds, so that a second one can store its attempts one by one."""
+    """What a first reading of a log finds; a second reading stores its attempts."""
 
     log: Log
     problems: dict[str, Problem] = field(default_factory=dict)
@@ -275,6 +275,23 @@ def _problems(surveys: Sequence[_Survey], result: Imported) -> list[Problem]:
     return sorted(problems.values(), key=_order)
 
 
+def _order(problem: Problem) -> tuple[int, int, str]:
+    """Return what problems are sorted by: size, then ids that are numbers, then others."""
+    number = int(problem.id) if problem.id.isdecimal() else 2**62
+    return problem.size, number, problem.id
+
+
+def _possible_sizes(problems: Iterable[Sequence[Problem]]) -> list[str]:
+    """Return the keys of the problems' metadata that hold whole numbers."""
+    keys: dict[str, None] = {}
+    for of_task in problems:
+        for problem in of_task:
+            for key, value in problem.facts.items():
+                if type(value) is int:
+                    keys[key] = None
+    return list(keys)
+
+
 def _models(surveys: Iterable[_Survey]) -> dict[str, _Model]:
     """Return the models by their labels.
 
@@ -299,6 +316,19 @@ def _models(surveys: Iterable[_Survey]) -> dict[str, _Model]:
                 words.append(f"{key}={model.settings[key]}")
         models[visible(" ".join(words))] = model
     return models
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return a value without nulls, which TOML doesn't have."""
+    if isinstance(value, Mapping):
+        table = {}
+        for key, inner in value.items():
+            if inner is not None:
+                table[str(key)] = _without_nulls(inner)
+        return table
+    if isinstance(value, list):
+        return [_without_nulls(inner) for inner in value if inner is not None]
+    return value
 
 
 def _study(
@@ -436,33 +466,3 @@ def _attempt(sample: Sample, number: int, judge: Judge, tell_answers: bool, path
         ended = "unparsed"
         why = "no answer"
     return Attempt(sample.problem, number, ended, why, (sample.completion,), {"score": score.value})
-
-
-def _possible_sizes(problems: Iterable[Sequence[Problem]]) -> list[str]:
-    """Return the keys of the problems' metadata that hold whole numbers."""
-    keys: dict[str, None] = {}
-    for of_task in problems:
-        for problem in of_task:
-            for key, value in problem.facts.items():
-                if type(value) is int:
-                    keys[key] = None
-    return list(keys)
-
-
-def _order(problem: Problem) -> tuple[int, int, str]:
-    """Return what problems are sorted by: size, then ids that are numbers, then others."""
-    number = int(problem.id) if problem.id.isdecimal() else 2**62
-    return problem.size, number, problem.id
-
-
-def _without_nulls(value: Any) -> Any:
-    """Return a value without nulls, which TOML doesn't have."""
-    if isinstance(value, Mapping):
-        table = {}
-        for key, inner in value.items():
-            if inner is not None:
-                table[str(key)] = _without_nulls(inner)
-        return table
-    if isinstance(value, list):
-        return [_without_nulls(inner) for inner in value if inner is not None]
-    return value

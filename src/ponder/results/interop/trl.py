@@ -17,8 +17,14 @@ from ponder.results.interop.environment import decode
 
 
 def correct(completions: Sequence[Any], problem: Sequence[str], **_: Any) -> list[float]:
-    """TRL passes completions as texts or as chats, and each column of the dataset by its name."""
-    replies = [one if isinstance(one, str) else str(one[-1]["content"]) for one in completions]
+    """Return 1 for each right reply, else 0.
+
+    TRL passes completions as texts or as chats, and each column of the dataset by its name.
+    """
+    replies = [
+        completion if isinstance(completion, str) else str(completion[-1]["content"])
+        for completion in completions
+    ]
     return [
         float(decode(text).grade([reply]).correct)
         for text, reply in zip(problem, replies, strict=True)

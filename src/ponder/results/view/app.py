@@ -124,8 +124,8 @@ class View:
 
     def home(self, request: Request) -> Response:  # noqa: ARG002 as every page
         shelves = pages.shelves(self.stores.values(), self.given)
-        shown = {card["study"].name for shelf in shelves for card in shelf.studies}
-        not_run = [study.name for study in self.given if study.name not in shown]
+        stored_names = {card["study"].name for shelf in shelves for card in shelf.studies}
+        not_run = [study.name for study in self.given if study.name not in stored_names]
         return self._render("view/home.html", title="Studies", shelves=shelves, not_run=not_run)
 
     def study(self, request: Request) -> Response:
@@ -276,7 +276,7 @@ class Rate:
 def _events(
     store: ViewedStore, name: str, given: Sequence[Study], stopping: Callable[[], bool]
 ) -> StreamingResponse:
-    """Events for as long as somebody listens."""
+    """Stream events for as long as somebody listens."""
 
     def look(rate: Rate) -> str:
         study = study_named(store, name, given)
@@ -285,11 +285,11 @@ def _events(
         return json.dumps(progress(study, rate.add(study.answered, time.monotonic())))
 
     async def events() -> AsyncIterator[str]:
-        rate, seen, sent, running = Rate(), None, time.monotonic(), None
+        rate, last_version, sent, last_running = Rate(), None, time.monotonic(), None
         while not stopping():
-            now = (store.version, store.running)
-            if now != (seen, running):
-                (seen, running), began = now, time.monotonic()
+            state = (store.version, store.running)
+            if state != (last_version, last_running):
+                (last_version, last_running), began = state, time.monotonic()
                 yield f"data: {await run_in_threadpool(look, rate)}\n\n"
                 sent = time.monotonic()
                 # At most a tenth of one core goes into looking, however large the store is.

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 Whole: TypeAlias = npt.NDArray[np.int64]
 OPEN, RIGHT, WRONG, UNPARSED, TRUNCATED, FAILED = range(len(ENDINGS))
-READ = """SELECT id, cell, problem, sample, status, correct, why, prompt_tokens, thinking_tokens, answer_tokens, seconds
+READ = """SELECT id, cell, problem, sample, status, correct, why,
+                 prompt_tokens, thinking_tokens, answer_tokens, seconds
           FROM attempt WHERE id > ? ORDER BY id"""
 # the columns of an `Index` that are read from the store, in the order of `READ`
 COLUMNS = (
@@ -190,14 +191,14 @@ class ViewedStore:
                 # Only while a run writes are attempts just added; otherwise they may have been
                 # graded again.
                 growing, self._growing = self._growing, self.running
-                known = (
+                base = (
                     self._index
                     if growing and self._growing and version[0] == self._indexed[0]
                     else Index()
                 )
                 db.execute("BEGIN")  # one moment, though a run may be writing
                 try:
-                    self._index = known.refreshed(db)
+                    self._index = base.refreshed(db)
                 except (
                     ValueError,
                     TypeError,
@@ -235,7 +236,7 @@ class ViewedStore:
 
 
 def opened(paths: Sequence[Path]) -> dict[str, ViewedStore]:
-    """Return the stores by their names in addresses: the files' names, numbered where two are equal."""
+    """Return the stores by the names of their files, numbered where two are equal."""
     stores: dict[str, ViewedStore] = {}
     for path in dict.fromkeys(paths):
         name, n = path.stem, 2
