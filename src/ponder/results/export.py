@@ -216,7 +216,8 @@ def _plain(value: Any) -> Any:
 
 
 def _csv(study: Study, store: Store, path: Path) -> int:
-    written, columns = 0, setting_columns(study.cells)
+    written = 0
+    columns = setting_columns(study.cells)
     with _opened(path) as file:
         table = csv.DictWriter(codecs.getwriter("utf-8")(file), (*COLUMNS, *ANSWERS, *columns))
         table.writeheader()
@@ -271,7 +272,9 @@ def _parquet(study: Study, store: Store, path: Path) -> int:
     columns = setting_columns(study.cells)
     types = COLUMNS | dict.fromkeys(ANSWERS, str) | columns
     schema = {name: kinds.get(kind, polars.String) for name, kind in types.items()}
-    remaining_rows, written, failed = rows(study, store, columns), 0, list[UserError]()
+    remaining_rows = rows(study, store, columns)
+    written = 0
+    failed = list[UserError]()
 
     def frames(*_: Any) -> Iterator[polars.DataFrame]:
         nonlocal written
@@ -311,9 +314,9 @@ def _traces(study: Study, store: Store, path: Path) -> int:
     for cell in study.cells:
         first = next(iter(store.attempts(cell)), None)
         if first and len(first.attempt.problem.turns) > 1:
-            what = f"{cell.label.task} is asked in several turns"
+            message = f"{cell.label.task} is asked in several turns"
             hint = "--format jsonl has a line per turn"
-            raise UserError(f"{what}, and a trace is one question with its answer", hint=hint)
+            raise UserError(f"{message}, and a trace is one question with its answer", hint=hint)
     written = 0
     with _opened(path) as file:
         for done in _attempts(study.cells, store):
@@ -437,8 +440,10 @@ def _inspect_log(study: Study, cells: list[StudyCell], store: Store, path: Path)
 def _inspect_head(
     study: Study, cells: list[StudyCell], answers: Sequence[Outcome]
 ) -> dict[str, Any]:
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    model, samples, right = cells[0].label.model, len(answers), sum(o.correct for o in answers)
+    written_at = datetime.now(UTC).isoformat(timespec="seconds")
+    model = cells[0].label.model
+    samples = len(answers)
+    right = sum(outcome.correct for outcome in answers)
     tokens = [(o.prompt_tokens, o.thinking_tokens, o.answer_tokens) for o in answers]
     usage = (
         _usage(*(sum(column) for column in zip(*tokens, strict=True)))
@@ -453,7 +458,7 @@ def _inspect_head(
         "version": 2,
         "status": "success",
         "eval": {
-            "eval_id": digest(study.name, model, now).hex(), "run_id": digest(study.name).hex(), "created": now,
+            "eval_id": digest(study.name, model, written_at).hex(), "run_id": digest(study.name).hex(), "created": written_at,
             "task": cells[0].label.task, "task_id": study.name, "task_version": cells[0].task.version,
             "task_args": _task_args(cells), "model": model, "model_args": dict(cells[0].model_settings),
             "dataset": {"name": study.name, "samples": samples}, "config": {"epochs": study.samples},
@@ -461,13 +466,15 @@ def _inspect_head(
             "metadata": {"study": study.resolved(), "methods": [use._asdict() for use in cells[0].chain]},
         },
         "results": {"total_samples": samples, "completed_samples": samples, "scores": scores},
-        "stats": {"started_at": now, "completed_at": now, "model_usage": {model: usage}},
+        "stats": {"started_at": written_at, "completed_at": written_at, "model_usage": {model: usage}},
     }  # fmt: skip
 
 
 def _inspect_sample(done: Done) -> dict[str, Any]:
-    attempt, problem = done.attempt, done.attempt.problem
-    last, bill = attempt.completions[-1], attempt.bill
+    attempt = done.attempt
+    problem = attempt.problem
+    last = attempt.completions[-1]
+    bill = attempt.bill
     usage = _usage(bill.prompt_tokens, bill.thinking_tokens, bill.answer_tokens)
     score = {
         "value": "C" if attempt.correct else "I",

@@ -97,8 +97,8 @@ def _page_path(folder: Path) -> Path:
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
     except OSError as error:
-        what = f"can't write to {folder}: {error.strerror}"
-        raise UserError(what, hint="-o FOLDER says where to write the report") from None
+        message = f"can't write to {folder}: {error.strerror}"
+        raise UserError(message, hint="-o FOLDER says where to write the report") from None
     return folder / "report.html"
 
 

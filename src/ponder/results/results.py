@@ -115,9 +115,9 @@ class Results:
 
     def no_answers(self) -> UserError:
         """Return the error for a study without answers."""
-        what = f"{self.store} has no answers to {self.study.name} with these settings"
+        message = f"{self.store} has no answers to {self.study.name} with these settings"
         return UserError(
-            what, hint="run it first: ponder run STUDY", in_python="study.run() asks for them"
+            message, hint="run it first: ponder run STUDY", in_python="study.run() asks for them"
         )
 
     def coverage(self, outcomes: Sequence[Outcome] | None = None) -> Coverage:
@@ -144,13 +144,13 @@ class Results:
     def frame(self, library: Literal["", "pandas", "polars"] = "") -> Any:
         """Return one row per attempt as a data frame, with the columns of `ponder export`."""
         if library and library not in FRAMES:
-            what = f"a data frame is one of pandas or polars, not `{library}`"
-            raise UserError(what, hint='results.frame("pandas")')
+            message = f"a data frame is one of pandas or polars, not `{library}`"
+            raise UserError(message, hint='results.frame("pandas")')
         libraries = (library,) if library else FRAMES
         installed = [name for name in libraries if importlib.util.find_spec(name)]
         if not installed:
-            what = f"a data frame needs the package {library or 'pandas or polars'}"
-            raise UserError(what, hint=f"pip install {library or 'pandas'}")
+            message = f"a data frame needs the package {library or 'pandas or polars'}"
+            raise UserError(message, hint=f"pip install {library or 'pandas'}")
         with Store(self.store) as store:
             rows = list(export.rows(self.study, store, export.setting_columns(self.study.cells)))
         return importlib.import_module(installed[0]).DataFrame(rows)

@@ -106,9 +106,9 @@ def export(
     if form == "trl":
         for record in (*records["train"], *records["test"]):
             if len(record.problem.turns) > 1:
-                what = f"problems of `{record.task['name']}` have several turns"
+                message = f"problems of `{record.task['name']}` have several turns"
                 hint = "--format verifiers can hold them"
-                raise UserError(f"{what}, and a row of TRL's has one", hint=hint)
+                raise UserError(f"{message}, and a row of TRL's has one", hint=hint)
         files = _trl(records, folder)
     else:
         files = _verifiers(study.name, records, folder)

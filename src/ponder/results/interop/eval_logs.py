@@ -93,8 +93,8 @@ def size_of(metadata: Mapping[str, Any], key: str, where: str) -> int:
     value = metadata[key]
     number = re.fullmatch(r"\D*(\d{1,15})(?:\.0+)?\D*", str(value))
     if isinstance(value, bool) or not number:
-        what = f"`{key}` is {json.dumps(value, default=str)[:60]}, which is not a size"
+        message = f"`{key}` is {json.dumps(value, default=str)[:60]}, which is not a size"
         raise UserError(
-            what, where=where, hint="--size needs whole numbers, or texts with one number"
+            message, where=where, hint="--size needs whole numbers, or texts with one number"
         )
     return int(number[1])

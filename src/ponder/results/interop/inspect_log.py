@@ -191,9 +191,9 @@ def _header(path: Path) -> _Header:
         # A run that was killed has only what it wrote at its start.
         name = next((n for n in ("header.json", "_journal/start.json") if n in file.NameToInfo), "")
         if not name:
-            what = "this is a zip file, but not a log of Inspect"
+            message = "this is a zip file, but not a log of Inspect"
             raise UserError(
-                what, where=str(path), hint="an .eval file holds header.json and samples/"
+                message, where=str(path), hint="an .eval file holds header.json and samples/"
             )
         return decode(_member(file, name, path), _Header, f"{path}: {name}")
 
@@ -215,8 +215,8 @@ def _opened(path: Path) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
     except (*BROKEN_ZIP, NotImplementedError):
-        what = "this is not a log of Inspect, or it is damaged"
-        raise UserError(what, where=str(path), hint="an .eval file is a zip file") from None
+        message = "this is not a log of Inspect, or it is damaged"
+        raise UserError(message, where=str(path), hint="an .eval file is a zip file") from None
 
 
 def _member(file: zipfile.ZipFile, name: str, path: Path) -> bytes:

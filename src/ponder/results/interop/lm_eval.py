@@ -102,9 +102,9 @@ def _lines(path: Path) -> Iterator[tuple[str, tuple[_Line, dict[str, Any]]]]:
             msgspec.ValidationError,
             UnicodeEncodeError,
         ) as error:  # the latter: half a surrogate pair
-            what = f"this is not a line of a samples file: {plain(error, 'an object')}"
+            message = f"this is not a line of a samples file: {plain(error, 'an object')}"
             hint = "lm_eval --log_samples writes them: samples_TASK_TIME.jsonl"
-            raise UserError(what, where=where, hint=hint) from None
+            raise UserError(message, where=where, hint=hint) from None
 
 
 def _scores(line: _Line, values: dict[str, Any]) -> dict[str, Score]:

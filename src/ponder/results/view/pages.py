@@ -129,10 +129,10 @@ def left_out(query: Query) -> list[str]:
 
 def by_model(study: ViewedStudy, query: Query) -> list[dict[str, Any]]:
     """Count how the attempts of each model ended, by task if there are several."""
-    chosen, _ = chosen_cells(study, query.chosen)
+    cell_numbers, _ = chosen_cells(study, query.chosen)
     several_tasks = len({cell.task_key for cell in study.cells}) > 1
     cells_of_model: dict[tuple[bytes, bytes], list[int]] = {}
-    for number in sorted(chosen):
+    for number in sorted(cell_numbers):
         cell = study.cells[number]
         task_key = cell.task_key if several_tasks else b""
         cells_of_model.setdefault((cell.model_key, task_key), []).append(number)

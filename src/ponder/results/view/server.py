@@ -65,10 +65,10 @@ def bound(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listening.close()
         why = getattr(error, "strerror", None) or str(error)
-        taken = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
+        in_use = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
         hint = (
             "use another: --port 0 takes any free one"
-            if taken
+            if in_use
             else "--host is an address of this machine"
         )
         raise UserError(f"can't serve on {host}, port {port}: {why}", hint=hint) from None

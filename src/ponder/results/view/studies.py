@@ -45,7 +45,9 @@ class ViewedStudy:
     def __init__(
         self, store: ViewedStore, runs: Runs, study: Study | None, error: str = ""
     ) -> None:
-        self.store, self.runs, self.error = store, runs, error
+        self.store = store
+        self.runs = runs
+        self.error = error
         self.study = study
         self.results = Results(study, store.path) if study else None
         self.index: Index = store.index
