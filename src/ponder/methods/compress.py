@@ -126,9 +126,7 @@ class Compress(Method, Prepared, ChecksPrompts, Measuring):
         return {**super().identity(), **({"on": on} if on else {})}
 
     def _on(self) -> str:
-        """A digest of the problems that its policy is fitted on, if it is fitted, and not to
-        weights that ship.
-        """
+        """Return a digest of the problems that a policy without shipped weights is fitted on."""
         named = [problems.identity() for problems in self.train_on if problems.in_key]
         if named and issubclass(plugins.load("policies", self.policy, Path()), TrainedPerStudy):
             return digest(named).hex()[:20]

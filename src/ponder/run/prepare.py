@@ -50,6 +50,7 @@ from ponder.run.interrupt import Stop, Stopped
 from ponder.run.progress import Tally, cap_reached
 from ponder.store.store import Store
 from ponder.study.cell import Resources, StudyCell
+from ponder.study.labels import cells_called
 from ponder.study.study import StudySpec
 
 PATIENCE = 60.0  # seconds until a file that another machine has written must be seen here
@@ -281,7 +282,7 @@ def make_model(study: StudySpec, label: str, out: Path, store: Path = STORE) -> 
     """Make one model of the study whose methods change its weights, and copy the weights into a
     folder.
     """
-    changed = {c.label.model: c for c in study.cells if any(map(changes_weights, c.methods))}
+    changed = [cell for cell in study.cells if any(map(changes_weights, cell.methods))]
     cell = _chosen(study, changed, label, out, "model", "with new weights", "that changes weights")
     chains = yield from _prepared(study, [cell], store)
     model = chains[cell.model_key][-1]
@@ -293,16 +294,16 @@ def make_reward(study: StudySpec, label: str, out: Path, store: Path = STORE) ->
     """Make the reward that one model of the study trains on its own samples, and copy it into a
     folder.
     """
-    trains = {}
+    trains = []
     for cell in study.cells:
         if any(
             training_seed(method) is not None and not changes_weights(method)
             for method in cell.methods
         ):
-            trains[cell.label.model] = cell
-    folders = {_reward_folder(cell, [cell.model]) for cell in trains.values()}
+            trains.append(cell)
+    folders = {_reward_folder(cell, [cell.model]) for cell in trains}
     if len(folders) == 1 and None not in folders:  # they differ in how they pick, not in the reward
-        label = label or next(iter(trains))
+        label = label or trains[0].label.model
     cell = _chosen(study, trains, label, out, "reward", "trained on own samples", "that trains one")
     chains = yield from _prepared(study, [cell], store)
     folder = _reward_folder(cell, chains[cell.model_key])
@@ -401,24 +402,29 @@ def _paid(study: StudySpec, path: Path) -> Iterator[LedgerTill]:
 
 def _chosen(
     study: StudySpec,
-    cells: dict[str, StudyCell],
+    cells: Sequence[StudyCell],
     label: str,
     out: Path,
     noun: str,
     kind: str,
     method: str,
 ) -> StudyCell:
-    """The cell of a label, which isn't needed if there is only one; raises `UserError` if it isn't
-    there.
+    """Return a cell of the model with this label; "" means the only model of the cells.
+
+    Raise `UserError` if there is no such model, or if the folder `out` is not empty.
     """
-    if not label and len(cells) == 1:
-        label = next(iter(cells))
-    if label not in cells:
-        several = f"{study.name} has several {noun}s {kind}" if cells else ""
-        what = f"{study.name} has no model `{label}` {kind}" if label else several
-        names = ", ".join(f"--model '{name}'" for name in cells)
-        hint = names or f"add a method {method}: ponder list methods"
-        raise UserError(what or f"{study.name} has no {noun} {kind}", hint=hint)
+    labels = list(dict.fromkeys(cell.label.model for cell in cells))
+    if not label and len(labels) == 1:
+        label = labels[0]
+    matching = cells_called(cells, "model", label)
+    if not matching:
+        message = f"{study.name} has no {noun} {kind}"
+        if label:
+            message = f"{study.name} has no model `{label}` {kind}"
+        elif labels:
+            message = f"{study.name} has several {noun}s {kind}"
+        hint = ", ".join(f"--model '{name}'" for name in labels)
+        raise UserError(message, hint=hint or f"add a method {method}: ponder list methods")
     if out.exists() and any(out.iterdir()):
         raise UserError(f"{out} is not empty", hint="use another folder for -o")
-    return cells[label]
+    return matching[-1]
