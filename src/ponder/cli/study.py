@@ -1,4 +1,4 @@
-"""Commands that take a study: plan, run, regrade, report, view, export; and import, which writes one."""
+"""Commands for studies: plan, run, regrade, report, view and export, and import."""
 
 from __future__ import annotations
 
@@ -283,8 +283,8 @@ def report(
 ) -> None:
     """Draw the figures of STUDY and write its report page.
 
-    The page is one HTML file that needs nothing else. It contains transcripts, those of drawn points
-    first, up to the limit of --transcripts. Each figure is also written to its own files.
+    The page is one HTML file that needs nothing else. It contains transcripts, those of drawn
+    points first, up to the limit of --transcripts. Each figure is also written to its own files.
     """
     from ponder.core.plugins import need
     from ponder.results.interop.tracking import track as log_report
