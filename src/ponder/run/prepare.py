@@ -1,11 +1,11 @@
-"""Makes what a study needs before it can run: trained or merged weights, fitted eviction policies.
+"""Prepares the models of a study: trains or merges weights, fits eviction policies.
 
-`ponder run` makes it when it reaches the models that need it; `ponder prepare` makes all of it
-first, for example on a machine with a GPU. Both use `Preparations`, which makes things here, or in
-other processes, several at once and nothing twice. A chain of methods is made in its order. What
-doesn't depend on each other is made at once: variants, training seeds. Two preparations may need
-the same thing, such as samples to train on or a merged model that both start from. Then the first
-makes it, and the others wait until it is there, not until the first is done.
+`ponder run` prepares a model when it reaches it; `ponder prepare` prepares all of them first, for
+example on a machine with a GPU. Both use `Preparations`, which works in this process, or in several
+others at once, and makes nothing twice. The methods of a chain follow each other; variants and
+training seeds are prepared in parallel. Two preparations may need the same file, such as samples to
+train on or a merged model that both start from. Then the first makes it, and the others wait until
+that file exists, not until the first is done.
 """
 
 from __future__ import annotations
@@ -57,9 +57,10 @@ STORE = Path("ponder.db")  # counts what a study with a cap spends
 
 
 class Preparations:
-    """Makes models, each once. `report` is told how each goes, by its label; None at its end.
+    """Prepares models, each once.
 
-    What they ask of models is paid at the `till`; if its caps leave no room, `Stopped` is raised.
+    `report` gets the progress of each by its label, and None at its end. Calls of models are paid
+    at the `till`; if its caps leave no room, `Stopped` is raised.
     """
 
     def __init__(
@@ -69,9 +70,14 @@ class Preparations:
         report: Callable[[str, Progress | None], None],
         till: LedgerTill | None = None,
     ) -> None:
-        self._executor, self._stop, self._report = executor, stop, report
+        self._executor = executor
+        self._stop = stop
+        self._report = report
         self._till = till or LedgerTill(Ledger())
-        self._room = asyncio.Semaphore(executor.jobs or 1_000_000 if executor else 1)
+        jobs = 1
+        if executor:
+            jobs = executor.jobs or 1_000_000
+        self._room = asyncio.Semaphore(jobs)
         self._chains: dict[bytes, asyncio.Task[list[Model]]] = {}
         self._being_made: set[Path] = set()
         self._changed = asyncio.Event()
@@ -87,9 +93,7 @@ class Preparations:
         return await self._chains[cell.model_key]
 
     async def _make(self, cell: StudyCell) -> list[Model]:
-        """Make what each method needs, here or elsewhere, and apply it: the only place where models
-        are prepared.
-        """
+        """Make what each method needs, here or in other processes, and apply the method."""
         label = cell.label.model
         chain = [cell.model]
         try:
@@ -97,8 +101,9 @@ class Preparations:
                 model = chain[-1]
                 if isinstance(method, Prepared):
                     if self._executor:
-                        await self._make_there(self._executor, method, cell, index, model)
-                    await self._driven(label, partial(method.make, model))  # what is left to make
+                        await self._make_elsewhere(self._executor, method, cell, index, model)
+                    # makes whatever is still missing
+                    await self._driven(label, partial(method.make, model))
                 chain.append(await asyncio.to_thread(method.apply, model))
         finally:
             self._report(label, None)
@@ -115,7 +120,7 @@ class Preparations:
             self._report(cell.label.model, None)
 
     async def _driven(self, label: str, work: Callable[[], Iterator[Progress]]) -> None:
-        """Do work that reports progress, in a thread. To stop, it waits for the next report."""
+        """Do work that reports progress, in a thread, which stops at its next report."""
         interrupted = False
         meter = Meter(LoopTill(self._till, asyncio.get_running_loop()))
 
@@ -124,7 +129,8 @@ class Preparations:
             steps = work()
             try:
                 while not (interrupted or self._stop.asked):
-                    if (progress := next(steps, None)) is None:
+                    progress = next(steps, None)
+                    if progress is None:
                         return
                     if not interrupted:
                         self._report(label, {"model": label, **progress})
@@ -140,31 +146,30 @@ class Preparations:
         finally:
             interrupted = True
 
-    async def _make_there(
+    async def _make_elsewhere(
         self, executor: Executor, method: Method, cell: StudyCell, index: int, model: Model
     ) -> None:
-        """Make what the method says is missing, as soon as nobody else is making any of it."""
+        """Make the method's missing outputs, as soon as no other preparation is making any."""
         label = cell.label.model
         assert isinstance(method, Prepared)
         while missing := set(await asyncio.to_thread(method.missing_outputs, model)):
-            if missing & self._being_made:
-                self._report(
-                    label, {"model": label, "waits_for": min(missing & self._being_made).name}
-                )
+            being_made = missing & self._being_made
+            if being_made:
+                self._report(label, {"model": label, "waits_for": min(being_made).name})
                 self._changed.clear()
                 await self._stop.unless_asked(self._changed.wait())
                 continue
             needs = cell.hosting.needs(cell.model, *cell.making[index : index + 1])
-            with self._claimed(missing):
+            with self._reserved(missing):
                 self._report(label, {"model": label, "waits_for": "room"})
                 async with self._room:
 
-                    def report(progress: Progress, claimed: set[Path] = missing) -> None:
+                    def report(progress: Progress, reserved: set[Path] = missing) -> None:
                         self._report(label, {"model": label, **progress})
-                        self._release({path for path in claimed if path.exists()})
+                        self._release({path for path in reserved if path.exists()})
 
                     await self._make_paid(executor, method, model, needs, report)
-                    await self._seen(method, model)
+                    await self._until_visible(method, model)
 
     async def _make_paid(
         self,
@@ -174,21 +179,19 @@ class Preparations:
         needs: Resources,
         report: Callable[[Progress], None],
     ) -> None:
-        """Make something in another process, with an allowance; with another one if that was less
-        than it needs.
-        """
+        """Make a method's outputs in another process, with an allowance, and again if it is spent."""
         ledger = self._till.ledger
         while True:
             reservation = ledger.open(None, preparing=True)
             allowance = await self._stop.unless_asked(self._allow(reservation, method, model))
             account: Account | None = None
 
-            def listen(said: Progress | Account) -> None:
+            def listen(message: Progress | Account) -> None:
                 nonlocal account
-                if isinstance(said, Account):
-                    account = said
+                if isinstance(message, Account):
+                    account = message
                 else:
-                    report(said)
+                    report(message)
 
             try:
                 await self._till.record()
@@ -196,50 +199,54 @@ class Preparations:
                     executor.make(method, model, needs, listen, allowance)
                 )
             finally:
-                lost = allowance or NOTHING
-                # it was killed: nobody knows
-                spent = account or Account(lost, lost, int(lost != NOTHING))
-                ledger.pay(reservation, spent.spent, spent.lost, spent.lost_calls)
-            ledger.overbilled = ledger.overbilled or spent.overbilled
-            if spent.refused is None and not spent.overbilled:
+                if account is None:
+                    # It was killed, so all of its allowance may be spent.
+                    lost = allowance or NOTHING
+                    account = Account(lost, lost, int(lost != NOTHING))
+                ledger.pay(reservation, account.spent, account.lost, account.lost_calls)
+            ledger.overbilled = ledger.overbilled or account.overbilled
+            refused = account.refused
+            if refused is None and not account.overbilled:
                 return
-            left = ledger.remaining()
-            if spent.refused is None or not left or spent.refused != spent.refused.at_most(left):
-                ledger.refused = ledger.refused or spent.refused
+            remaining = ledger.remaining()
+            if refused is None or not remaining or refused != refused.at_most(remaining):
+                ledger.refused = ledger.refused or refused
                 raise Stopped
 
     async def _allow(self, reservation: Reservation, method: Method, model: Model) -> Money | None:
-        """Reserve the most that a method may still ask, or what the caps leave of it once nothing
-        is in progress.
+        """Reserve an upper bound on what a method will still spend; None if there is no cap.
 
-        None if there is no cap.
+        If the caps leave less, reserve that, once nothing is in progress.
         """
         ledger = self._till.ledger
         if not ledger.limited:
             return None
         assert isinstance(method, Prepared)
-        most = NOTHING
+        bound = NOTHING
         for limit in (await asyncio.to_thread(method.sampling_limits, model)).values():
             spend: Spend | None = await asyncio.to_thread(limit)
             if spend is None:
-                what = f"the study's cap can't be kept: what `{method.title()}` asks of a model has no limit"
-                raise UserError(what, hint="give that model a `budget`, in completion tokens")
-            most = most.plus(priced_at_most(spend, None))
+                raise UserError(
+                    "the study's cap can't be kept: "
+                    f"what `{method.title()}` asks of a model has no limit",
+                    hint="give that model a `budget`, in completion tokens",
+                )
+            bound = bound.plus(priced_at_most(spend, None))
         while True:
-            left = ledger.remaining()
-            assert left
-            amount = most.at_most(left)
-            if amount == most or not ledger.calls:
+            remaining = ledger.remaining()
+            assert remaining
+            amount = bound.at_most(remaining)
+            if amount == bound or not ledger.calls:
                 break
-            await asyncio.sleep(0.05)  # until what is in progress has its bill
-        if most.tokens and not amount.tokens:
-            ledger.refused = ledger.refused or most
+            await asyncio.sleep(0.05)  # until calls in progress have their bills
+        if bound.tokens and not amount.tokens:
+            ledger.refused = ledger.refused or bound
             raise Stopped
         ledger.hold(reservation, amount)
         return amount
 
     @contextmanager
-    def _claimed(self, paths: set[Path]) -> Iterator[None]:
+    def _reserved(self, paths: set[Path]) -> Iterator[None]:
         self._being_made |= paths
         try:
             yield
@@ -251,15 +258,14 @@ class Preparations:
             self._being_made -= paths
             self._changed.set()
 
-    async def _seen(self, method: Method, model: Model) -> None:
-        """Wait until what was made is seen here: shared storage may take seconds."""
+    async def _until_visible(self, method: Method, model: Model) -> None:
+        """Wait until new files are visible here: shared storage may take seconds."""
         assert isinstance(method, Prepared)
         deadline = asyncio.get_running_loop().time() + PATIENCE
         while missing := await asyncio.to_thread(method.missing_outputs, model):
             if asyncio.get_running_loop().time() > deadline:
-                what = f"`{method.title()}` was made, but {min(missing)} is not there"
                 raise UserError(
-                    what,
+                    f"`{method.title()}` was made, but {min(missing)} is not there",
                     hint="$PONDER_MODELS must be on storage that every node shares: docs/gpus.md",
                 )
             await asyncio.sleep(0.5)
@@ -268,9 +274,9 @@ class Preparations:
 def prepare(
     study: StudySpec, executor: Executor | None = None, store: Path = STORE
 ) -> Iterator[Progress]:
-    """Make what every model of the study needs. What already exists is not made again.
+    """Prepare every model of the study. What already exists is not made again.
 
-    Under a cap, what that takes is recorded in the store at a path, as a run of the study.
+    Under a cap, the spending is recorded in the store, as a run of the study.
     """
     cells = {cell.model_key: cell for cell in study.cells if cell.methods}
     if cells:
@@ -278,10 +284,11 @@ def prepare(
 
 
 def make_model(study: StudySpec, label: str, out: Path, store: Path = STORE) -> Iterator[Progress]:
-    """Make one model of the study whose methods change its weights, and copy the weights into a
-    folder.
-    """
-    changed = {c.label.model: c for c in study.cells if any(map(changes_weights, c.methods))}
+    """Prepare one model of the study whose methods change its weights, and copy these to `out`."""
+    changed = {}
+    for cell in study.cells:
+        if any(map(changes_weights, cell.methods)):
+            changed[cell.label.model] = cell
     cell = _chosen(study, changed, label, out, "model", "with new weights", "that changes weights")
     chains = yield from _prepared(study, [cell], store)
     model = chains[cell.model_key][-1]
@@ -290,16 +297,12 @@ def make_model(study: StudySpec, label: str, out: Path, store: Path = STORE) -> 
 
 
 def make_reward(study: StudySpec, label: str, out: Path, store: Path = STORE) -> Iterator[Progress]:
-    """Make the reward that one model of the study trains on its own samples, and copy it into a
-    folder.
-    """
+    """Train the reward that one model of the study has on its own samples, and copy it to `out`."""
     trains = {}
     for cell in study.cells:
-        if any(
-            training_seed(method) is not None and not changes_weights(method)
-            for method in cell.methods
-        ):
-            trains[cell.label.model] = cell
+        for method in cell.methods:
+            if training_seed(method) is not None and not changes_weights(method):
+                trains[cell.label.model] = cell
     folders = {_reward_folder(cell, [cell.model]) for cell in trains.values()}
     if len(folders) == 1 and None not in folders:  # they differ in how they pick, not in the reward
         label = label or next(iter(trains))
@@ -312,9 +315,7 @@ def make_reward(study: StudySpec, label: str, out: Path, store: Path = STORE) ->
 
 
 def _reward_folder(cell: StudyCell, chain: Sequence[Model]) -> Path | None:
-    """Return where the reward is that a method of the cell trains, given the model before each
-    method.
-    """
+    """Return the folder of the reward that a method trains, given the model before each method."""
     for method, model in zip(cell.methods, chain, strict=False):
         if isinstance(method, Prepared) and not method.changes_weights:
             folder = method.folder(model)
@@ -326,10 +327,10 @@ def _reward_folder(cell: StudyCell, chain: Sequence[Model]) -> Path | None:
 def _prepared(
     study: StudySpec, cells: Sequence[StudyCell], store: Path, executor: Executor | None = None
 ) -> Generator[Progress, None, dict[bytes, list[Model]]]:
-    """Make the models of cells, under the study's caps; return the chain of each by its key.
+    """Prepare the models of cells, under the study's caps; return the chain of each by its key.
 
-    In other processes, what doesn't depend on each other is made at once; here, one after another.
-    After an error, nothing more is made.
+    Models are prepared in parallel in other processes, or one after another in this one. After an
+    error, nothing more is made.
     """
     reports: deque[Progress] = deque()
     chains: dict[bytes, list[Model]] = {}
@@ -373,9 +374,7 @@ def _prepared(
 
 @contextmanager
 def _paid(study: StudySpec, path: Path) -> Iterator[LedgerTill]:
-    """Count what is asked of models while the block runs, under the study's caps; raise `UserError`
-    at a cap.
-    """
+    """Count calls of models while the block runs; raise `UserError` at a cap of the study."""
     check(study.cells, study.max_tokens, study.max_cost)
     with ExitStack() as stack:
         till = LedgerTill(Ledger())
@@ -393,10 +392,9 @@ def _paid(study: StudySpec, path: Path) -> Iterator[LedgerTill]:
             yield till
         except Stopped:
             tally = Tally(ledger=till.ledger, currency=currency(study.cells))
-            what, *advice = cap_reached(tally)
-            raise UserError(
-                what, where=study.where, hint="; ".join([*advice, "what was paid for is kept"])
-            ) from None
+            message, *advice = cap_reached(tally)
+            advice.append("what was paid for is kept")
+            raise UserError(message, where=study.where, hint="; ".join(advice)) from None
 
 
 def _chosen(
@@ -408,17 +406,19 @@ def _chosen(
     kind: str,
     method: str,
 ) -> StudyCell:
-    """The cell of a label, which isn't needed if there is only one; raises `UserError` if it isn't
-    there.
-    """
+    """Return the cell of a label, or the only one; raise `UserError` if there is none."""
     if not label and len(cells) == 1:
         label = next(iter(cells))
     if label not in cells:
-        several = f"{study.name} has several {noun}s {kind}" if cells else ""
-        what = f"{study.name} has no model `{label}` {kind}" if label else several
+        if label:
+            message = f"{study.name} has no model `{label}` {kind}"
+        elif cells:
+            message = f"{study.name} has several {noun}s {kind}"
+        else:
+            message = f"{study.name} has no {noun} {kind}"
         names = ", ".join(f"--model '{name}'" for name in cells)
         hint = names or f"add a method {method}: ponder list methods"
-        raise UserError(what or f"{study.name} has no {noun} {kind}", hint=hint)
+        raise UserError(message, hint=hint)
     if out.exists() and any(out.iterdir()):
         raise UserError(f"{out} is not empty", hint="use another folder for -o")
     return cells[label]
