@@ -40,7 +40,7 @@ class Executor(Protocol):
         """
 
     def hosted(self, cells: Sequence[StudyCell], model: Model) -> Model:
-        """Return the model of these cells as it is asked there; the model itself if it is asked here."""
+        """Return the model of these cells as the executor asks it, or the model if it doesn't."""
 
     def queue(self, cell: StudyCell) -> str:
         """Return what a cell's model waits for, as `Model.server`."""

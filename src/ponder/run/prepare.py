@@ -179,7 +179,7 @@ class Preparations:
         needs: Resources,
         report: Callable[[Progress], None],
     ) -> None:
-        """Make a method's outputs in another process, with an allowance, and again if it is spent."""
+        """Make a method's outputs in another process; raise its allowance if it needs more."""
         ledger = self._till.ledger
         while True:
             reservation = ledger.open(None, preparing=True)
