@@ -283,7 +283,7 @@ class Ledger:
             self._grant(reservation, amount)
             return True
         if self.capped or not self.calls:  # nothing in progress will make room
-            self.reftaken_up = self.refused or amount
+            self.refused = self.refused or amount
             return False
         waiting = _Waiting(reservation, amount, asyncio.get_running_loop().create_future())
         if reservation.begun:  # a conversation in progress goes before a new attempt
@@ -393,7 +393,7 @@ class Ledger:
             elif self.calls and not self.overbilled:
                 return
             else:
-                self.reftaken_up = self.refused or amount
+                self.refused = self.refused or amount
                 granted.set_result(False)
             self._waiting.popleft()
 
@@ -403,7 +403,7 @@ class Ledger:
         """Tell whether what is in progress still fits, after tries were lost."""
         if not self.limited or self._under_caps(self.held):
             return True
-        self.reftaken_up = self.refused or self.held
+        self.refused = self.refused or self.held
         return False
 
     def check_room(self) -> None:
