@@ -7,7 +7,7 @@ with a reason?
 
 Each tiny random model generates under several policies, granularities and kernels, in a batch with
 left padding, and its logits are compared with a recompute that masks what was evicted
-(`ponder.kvcache.exactness`). The table goes to docs/kv-cache-library.md, and the list of
+(`ponder.kvcache.exactness`). The table goes to docs/findings/architectures.md, and the list of
 architectures that `SelectCache` accepts to src/ponder/kvcache/tested_architectures.py: those on
 which every run was exact or refused.
 """
@@ -43,7 +43,7 @@ from ponder.policies.streaming import Streaming
 
 TRANSFORMERS = transformers.__version__
 DOCS, TESTED = (
-    ROOT / "docs/kv-cache-library.md",
+    ROOT / "docs/findings/architectures.md",
     ROOT / "src/ponder/kvcache/tested_architectures.py",
 )
 SNAPKV, RKV = Snapkv(queries=6, pool=3), Rkv(queries=4)

@@ -9,6 +9,7 @@ import pytest
 from ponder.core import plugins
 from ponder.core.capabilities import LONG_ANSWER, grades_slowly
 from ponder.tasks import reading
+from ponder.tasks.tents.grid_text import last_grid
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_split_thinking(text, thinking, answer) -> None:
     ],
 )
 def test_last_grid(text, grid) -> None:
-    assert reading.last_grid(text) == grid
+    assert last_grid(text) == grid
 
 
 @pytest.mark.parametrize(
@@ -194,6 +195,33 @@ def test_what_else_could_be_misread(text: str, number: int | None) -> None:
 )
 def test_no_reading_is_what_the_reply_only_mentions(text: str, gold: str) -> None:
     assert not any(reading.same(answer, gold) for answer in reading.readings(text, gold))
+
+
+CAPITAL = "What is the capital of Australia?"
+COLOURS = "Which colours are in the flag?"
+SKY = "Is the sky blue?"
+
+
+@pytest.mark.parametrize(
+    ("reply", "gold", "question", "right"),
+    [
+        ("<answer>Canberra</answer> Wait, that's wrong. It is 17.", "Canberra", CAPITAL, False),
+        ("<answer>Canberra</answer> Wait, it's Sydney.", "Canberra", CAPITAL, False),
+        ("<answer>Sydney</answer> Wait, that's wrong. It is Canberra.", "Canberra", CAPITAL, True),
+        ("<answer>red, blue</answer> Wait. They are red and green.", "red, blue", COLOURS, False),
+        ("<answer>yes</answer> Wait, that's wrong. It is no.", "yes", SKY, False),
+        # nothing else is given as the answer
+        ("<answer>Canberra</answer> Sorry for the long explanation.", "Canberra", CAPITAL, True),
+        ("<answer>Canberra</answer> Edit: fixed a typo.", "Canberra", CAPITAL, True),
+        ("<answer>yes</answer> It would be wrong to say it is not.", "yes", SKY, True),
+    ],
+)
+def test_a_withdrawn_answer_is_read_only_if_no_other_replaces_it(
+    reply: str, gold: str, question: str, right: bool
+) -> None:
+    answer = reading.read(reply, gold, question)
+    assert answer is not None
+    assert answer.right == right
 
 
 @pytest.mark.parametrize(

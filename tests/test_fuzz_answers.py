@@ -17,6 +17,7 @@ from ponder.core.settings import build
 from ponder.rewards import judge
 from ponder.tasks import reading
 from ponder.tasks.reading.markup import marked
+from ponder.tasks.tents.grid_text import last_grid
 from ponder.traces.split import paragraphs, sentences
 
 # one task of each way to grade: the benchmarks of mathematics share theirs
@@ -112,7 +113,7 @@ def test_readers_accept_any_text(text: str) -> None:
     assert isinstance(reading.number(text), Fraction | None)
     assert reading.choice(text, dict.fromkeys("ABCD", "x")) in (None, *"ABCD")
     assert reading.same(text, text)
-    grid = reading.last_grid(text)
+    grid = last_grid(text)
     assert grid is None or isinstance(grid[0], list)
     assert all(sentences(text)) or not text
     assert all(paragraphs(text)) or not text

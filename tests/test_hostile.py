@@ -18,6 +18,7 @@ from ponder.core import Problem
 from ponder.rewards import judge
 from ponder.tasks import reading
 from ponder.tasks.reading.markup import marked
+from ponder.tasks.tents.grid_text import last_grid
 from ponder.traces import Trace
 from ponder.traces.contamination import EvaluationSet
 from ponder.traces.split import sentences
@@ -57,7 +58,7 @@ def _contains(text: str) -> bool:
 
 READERS: dict[str, Callable[[str], object]] = {
     "split_thinking": reading.split_thinking,
-    "last_grid": reading.last_grid,
+    "last_grid": last_grid,
     "final": reading.final,
     "final_number": reading.final_number,
     "readings": lambda text: reading.readings(text, "Paris"),

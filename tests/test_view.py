@@ -432,7 +432,7 @@ def test_two_models_side_by_side(address, viewed) -> None:
     assert "Only B right" in text
     assert text.count("<option selected>") == 2
     figure = get(address, "/ponder/cheaper/compared?a=long&b=short")[2]
-    assert "accuracy, B − A" in figure
+    assert "accuracy, B \\u2212 A" in figure  # the chart is JSON
 
 
 def test_tents_that_touch_or_stand_alone_are_marked() -> None:

@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, ClassVar, Literal
@@ -124,22 +125,28 @@ class LengthRl(TrainingSettings, WeightMethod):
 
     def inputs(self, model: Model) -> Iterator[Input]:
         yield from super().inputs(model)
-        asked = [self.sampler or model]
-        judge = judge_of(self.process) if self.process else None
+        models = [self.sampler or model]
+        judge = self._judge()
         if judge:
-            asked.append(judge)
-        yield Input(
-            self.folder(model) / "rollouts", tuple(asked), partial(self._rollout_limit, model)
-        )
+            models.append(judge)
+        path = self.folder(model) / "rollouts"
+        yield Input(path, tuple(models), partial(self._rollout_limit, model))
+
+    def _judge(self) -> Model | None:
+        """Return the model that the process reward asks, if it asks one."""
+        if self.process is None:
+            return None
+        return judge_of(self.process)
 
     def _rollout_limit(self, model: Model) -> Spend | None:
         """Return the most that the samples of all iterations may take, with their scores; None if
         there is no limit.
         """
-        judge = judge_of(self.process) if self.process else None
+        judge = self._judge()
         samples = self.problems * self.n
         total = Spend()
-        for budget, iterations in Counter(map(self.limit_at, range(self.iterations))).items():
+        budgets = Counter(self.limit_at(iteration) for iteration in range(self.iterations))
+        for budget, iterations in budgets.items():
             limit = sampling_limit(
                 self.sampler or model, self.train_on, self.problems, self.n, self.seed, budget
             )
@@ -226,62 +233,84 @@ class LengthRl(TrainingSettings, WeightMethod):
             record.notes["sampler"] = sampler.served
 
     def limit_at(self, iteration: int) -> int | None:
-        """The most tokens of a reply in an iteration; None: the model's budget."""
-        return self.limit if iteration >= self.second else None
+        """Return the most tokens of a reply in an iteration; None for the model's budget."""
+        if iteration < self.second:
+            return None
+        return self.limit
 
     def drawn(
         self, pool: Sequence[TrainingProblem], rates: Sequence[tuple[int, int]], iteration: int
     ) -> list[int]:
-        """The indices of an iteration's problems."""
+        """Return the indices of an iteration's problems.
+
+        `rates` are the right and all samples of each problem so far.
+        """
         indices = list(range(len(pool)))
         if self.easy is not None and iteration >= self.easy:
-            middle = median(one.problem.size for one in pool)
-            indices = [p for p in indices if pool[p].problem.size >= middle]
+            middle = median(problem.problem.size for problem in pool)
+            indices = [index for index in indices if pool[index].problem.size >= middle]
         rng = random.Random(seed_from("drawn", self.seed, iteration))
         if not self.prioritised:
             return sorted(rng.sample(indices, min(self.problems, len(indices))))
-        # A problem not asked yet may be hard; one that is always answered right is still drawn now
-        # and then.
-        wrong = {p: 1 - rates[p][0] / rates[p][1] + 0.05 if rates[p][1] else 1.0 for p in indices}
-        keys = {p: rng.random() ** (1 / wrong[p]) for p in indices}  # Efraimidis and Spirakis 2006
-        return sorted(sorted(indices, key=lambda p: keys[p], reverse=True)[: self.problems])
+        # Weighted sampling without replacement (Efraimidis and Spirakis 2006): the largest
+        # u^(1 / weight).
+        keys: dict[int, float] = {}
+        for index in indices:
+            right, samples = rates[index]
+            weight = 1.0  # a problem not asked yet may be hard
+            if samples:
+                # One that is always answered right is still drawn now and then.
+                weight = 1 - right / samples + 0.05
+            keys[index] = rng.random() ** (1 / weight)
+        indices.sort(key=lambda index: keys[index], reverse=True)
+        return sorted(indices[: self.problems])
 
     def _process(
         self, problem: TrainingProblem, samples: Sequence[Sample], codec: str
     ) -> tuple[list[float], int]:
-        """The process reward of each sample, from 0 to 1, and the tokens it read; 0 for one without
-        a score.
+        """Return the process reward of each sample, from 0 to 1, and the tokens it read.
 
-        Empty without a process reward.
+        A sample without a score gets 0. Without a process reward there are no scores.
         """
         if self.process is None:
             return [], 0
         request = problem.request()
-        scores = self.process.score(
-            [steps(trace_of(request, s.thinking, s.answer, codec), self.cut) for s in samples]
-        )
-        most = [1 + self.process.alpha if score.trajectory is not None else 1.0 for score in scores]
-        parts = [(score.total or 0.0) / high for score, high in zip(scores, most, strict=True)]
-        return parts, sum(score.bill.tokens for score in scores)
+        split = []
+        for sample in samples:
+            trace = trace_of(request, sample.thinking, sample.answer, codec)
+            split.append(steps(trace, self.cut))
+        rewards = []
+        tokens = 0
+        for score in self.process.score(split):
+            highest = 1.0
+            if score.trajectory is not None:
+                highest += self.process.alpha
+            rewards.append((score.total or 0.0) / highest)
+            tokens += score.bill.tokens
+        return rewards, tokens
 
     def rewards(
         self, samples: Sequence[Sample], iteration: int, process: Sequence[float] = ()
     ) -> list[float]:
-        """Each sample's reward: for its answer, or its steps too, and for its length."""
-        right, tokens = [s.right for s in samples], [s.tokens for s in samples]
-        length = self.reward.rewards(right, tokens, iteration / self.iterations)
-        weight = self.weight if iteration >= self.free else 0.0
-        answer: Sequence[float] = right
-        if process:
-            answer = [
-                (1 - self.blend) * ok + self.blend * p for ok, p in zip(right, process, strict=True)
-            ]
-        return [ok + weight * more for ok, more in zip(answer, length, strict=True)]
+        """Return each sample's reward: for its answer, or its steps too, and for its length."""
+        right = [sample.right for sample in samples]
+        tokens = [sample.tokens for sample in samples]
+        length_rewards = self.reward.rewards(right, tokens, iteration / self.iterations)
+        weight = 0.0
+        if iteration >= self.free:
+            weight = self.weight
+        rewards = []
+        for index, length_reward in enumerate(length_rewards):
+            reward: float = right[index]
+            if process:
+                reward = (1 - self.blend) * reward + self.blend * process[index]
+            rewards.append(reward + weight * length_reward)
+        return rewards
 
     def advantages(
         self, samples: Sequence[Sample], iteration: int, process: Sequence[float] = ()
     ) -> list[float]:
-        """Each sample's reward minus the mean reward of its problem."""
+        """Return each sample's reward minus the mean reward of its problem."""
         rewards = self.rewards(samples, iteration, process)
         return [reward - fmean(rewards) for reward in rewards]
 
@@ -300,15 +329,16 @@ class LengthRl(TrainingSettings, WeightMethod):
     def summary(
         self, samples: Sequence[Sequence[Sample]], process: Sequence[Sequence[float]]
     ) -> dict[str, float]:
-        """Means over an iteration's samples."""
-        every = [sample for group in samples for sample in group]
+        """Return means over an iteration's samples."""
+        all_samples = list(chain.from_iterable(samples))
+        process_scores = list(chain.from_iterable(process))
         means = {
-            "accuracy": fmean(s.right for s in every),
-            "tokens": fmean(s.tokens for s in every),
-            "answered": fmean(bool(s.answer) for s in every),
+            "accuracy": fmean(sample.right for sample in all_samples),
+            "tokens": fmean(sample.tokens for sample in all_samples),
+            "answered": fmean(bool(sample.answer) for sample in all_samples),
         }
-        if scores := [score for group in process for score in group]:
-            means["process"] = fmean(scores)
+        if process_scores:
+            means["process"] = fmean(process_scores)
         return {name: round(value, 4) for name, value in means.items()}
 
 
@@ -334,16 +364,17 @@ class Surrogate:
 
 
 def _reward_hacking(history: Sequence[dict[str, float]]) -> str | None:
-    """A warning if the process reward rose while accuracy fell, from the first to the last third of
-    the iterations.
-    """
+    """Return a warning if the process reward rose while accuracy fell, by thirds of the run."""
     third = len(history) // 3
     if not third or "process" not in history[0]:
         return None
-    process, accuracy = (
-        fmean(h[k] for h in history[-third:]) - fmean(h[k] for h in history[:third])
-        for k in ("process", "accuracy")
-    )
+
+    def change(name: str) -> float:
+        last = fmean(means[name] for means in history[-third:])
+        return last - fmean(means[name] for means in history[:third])
+
+    process = change("process")
+    accuracy = change("accuracy")
     if not process > 0 > accuracy + 0.05:
         return None
     return f"the process reward rose by {process:.2f} while accuracy fell by {-accuracy:.2f}"

@@ -124,17 +124,23 @@ class Sft(EpochSettings, WeightMethod):
 
     def identity(self) -> dict[str, Any]:
         # What isn't used doesn't change the model.
-        unused = {"reward": (), "right": SCORING}.get(self.by, (*SCORING, "rule"))
-        unused += () if self.rule in FILTERS else ("threshold",)
-        known = {name: value for name, value in super().identity().items() if name not in unused}
-        if known.get("rule") == "match_length":  # the key of its former name
-            known = {name: value for name, value in known.items() if name != "rule"} | {
-                "match_length": True
-            }
+        unused: set[str] = set()
+        if self.by != "reward":
+            unused.update(SCORING)
+        if self.by not in ("reward", "right"):
+            unused.add("rule")
+        if self.rule not in FILTERS:
+            unused.add("threshold")
+        identity = super().identity()
+        identity = {name: value for name, value in identity.items() if name not in unused}
+        if identity.get("rule") == "match_length":  # the key of its former name
+            del identity["rule"]
+            identity["match_length"] = True
         # Ties went by id, and a long trace was taken for a copy of a short one of its problem. One
         # teacher answers each problem once.
-        changed = self.by == "reward" or len(self.teachers) != 1
-        return known | ({"picks": 2} if changed else {})
+        if self.by == "reward" or len(self.teachers) != 1:
+            identity["picks"] = 2
+        return identity
 
     def check(self, model: Model, task: Task) -> None:
         super().check(model, task)
@@ -205,12 +211,16 @@ class Sft(EpochSettings, WeightMethod):
         selection = yield from self._select(pool, record)
         record.notes["selection"] = selection.summary()
         selected = [pool[kept.index] for kept in selection.kept]
-        right = [trace.correct for trace, _ in selected if trace.correct is not None]
-        record.measures |= {"selected": len(selected), "selected_tokens": selection.tokens}
-        record.measures |= {"selected_right": sum(right) / len(right)} if right else {}
+        verdicts = [trace.correct for trace, _ in selected if trace.correct is not None]
+        record.measures["selected"] = len(selected)
+        record.measures["selected_tokens"] = selection.tokens
+        if verdicts:
+            record.measures["selected_right"] = sum(verdicts) / len(verdicts)
         record.measures |= _described([trace for trace, _ in selected], self.cut)
         if selection.scores:
-            record.measures |= {"score_low": selection.scores[0], "score_high": selection.scores[1]}
+            lowest, highest = selection.scores
+            record.measures["score_low"] = lowest
+            record.measures["score_high"] = highest
         yield {"selected": len(selected), "of": len(pool)}
         units = [Unit((text,)) for _, text in selected]
         yield from fit(source, units, SUPERVISED, self, folder, record, divisor=reply_tokens)
@@ -275,7 +285,7 @@ class Sft(EpochSettings, WeightMethod):
     def _scores(
         self, reward: Reward, traces: Sequence[Trace]
     ) -> Generator[Progress, None, PoolScores]:
-        """The scores of a pool; kept for other selections from it.
+        """Return the scores of a pool, which are kept for other selections from it.
 
         If interrupted, scoring resumes.
         """
@@ -318,28 +328,37 @@ class Sft(EpochSettings, WeightMethod):
 
 
 def _parameters(reward: Reward) -> int | None:
-    """Return the number of a reward's weights; None if they aren't in this process."""
-    return reward.parameters() if isinstance(reward, InMemory) else None
+    """Return the number of a reward's weights, or None if they aren't in this process."""
+    if isinstance(reward, InMemory):
+        return reward.parameters()
+    return None
 
 
 def _described(traces: Sequence[Trace], cut: Cut) -> dict[str, float]:
-    """Facts that may explain a student: how many traces are sound in every step, and how many are
-    one teacher's.
-    """
+    """Return which fraction of traces is one teacher's, and which is sound in every step."""
+    facts: dict[str, float] = {}
     teachers = Counter(trace.teacher for trace in traces if trace.teacher)
-    facts = {"selected_one_teacher": max(teachers.values()) / len(traces)} if teachers else {}
-    # As the model that wrote it marks its steps, so that each pass over them is judged by itself.
-    verdicts = [
-        true_labels(steps(trace, "task" if "codec" in trace.extra else cut)) for trace in traces
-    ]
-    known = [all(verdict) for verdict in verdicts if verdict is not None]
-    return facts | ({"selected_sound": sum(known) / len(known)} if known else {})
+    if teachers:
+        facts["selected_one_teacher"] = max(teachers.values()) / len(traces)
+    sound: list[bool] = []
+    for trace in traces:
+        # As the model that wrote it marks its steps, so that each pass is judged by itself.
+        trace_cut = "task" if "codec" in trace.extra else cut
+        labels = true_labels(steps(trace, trace_cut))
+        if labels is not None:
+            sound.append(all(labels))
+    if sound:
+        facts["selected_sound"] = sum(sound) / len(sound)
+    return facts
 
 
 def _tokenized(loaded: Loaded, trace: Trace) -> TokenExample:
-    """A trace from a file as the student's tokens."""
+    """Return a trace from a file as the student's tokens."""
     if loaded.codec:
-        what = f"these weights read and write through the codec of `{loaded.codec}`, which can't encode a file of traces"
+        what = (
+            f"these weights read and write through the codec of `{loaded.codec}`, "
+            "which can't encode a file of traces"
+        )
         raise UserError(
             what, hint="give `teachers` instead of `data`, or use weights with a chat template"
         )

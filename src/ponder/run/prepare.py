@@ -1,11 +1,11 @@
-"""Prepares the models of a study: trains or merges weights, fits eviction policies.
+"""Makes what a study needs before it can run: trained or merged weights, fitted eviction policies.
 
-`ponder run` prepares a model when it reaches it; `ponder prepare` prepares all of them first, for
-example on a machine with a GPU. Both use `Preparations`, which works in this process, or in several
-others at once, and makes nothing twice. The methods of a chain follow each other; variants and
-training seeds are prepared in parallel. Two preparations may need the same file, such as samples to
-train on or a merged model that both start from. Then the first makes it, and the others wait until
-that file exists, not until the first is done.
+`ponder run` makes it when it reaches the models that need it; `ponder prepare` makes all of it
+first, for example on a machine with a GPU. Both use `Preparations`, which makes things here, or in
+other processes, several at once and nothing twice. A chain of methods is made in its order. What
+doesn't depend on each other is made at once: variants, training seeds. Two preparations may need
+the same thing, such as samples to train on or a merged model that both start from. Then the first
+makes it, and the others wait until it is there, not until the first is done.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ from ponder.run.interrupt import Stop, Stopped
 from ponder.run.progress import Tally, cap_reached
 from ponder.store.store import Store
 from ponder.study.cell import Resources, StudyCell
+from ponder.study.labels import cells_called
 from ponder.study.study import StudySpec
 
 PATIENCE = 60.0  # seconds until a file that another machine has written must be seen here
@@ -57,10 +58,11 @@ STORE = Path("ponder.db")  # counts what a study with a cap spends
 
 
 class Preparations:
-    """Prepares models, each once.
+    """Trains or builds the models of cells and applies their methods, for each model once.
 
-    `report` gets the progress of each by its label, and None at its end. Calls of models are paid
-    at the `till`; if its caps leave no room, `Stopped` is raised.
+    `report` is called with a model's label and its progress, and with None at the end. Calls to
+    models, such as teachers, are counted by the `till`; if its caps leave no room for one, `Stopped`
+    is raised.
     """
 
     def __init__(
@@ -70,30 +72,28 @@ class Preparations:
         report: Callable[[str, Progress | None], None],
         till: LedgerTill | None = None,
     ) -> None:
-        self._executor = executor
-        self._stop = stop
-        self._report = report
+        self._executor, self._stop, self._report = executor, stop, report
         self._till = till or LedgerTill(Ledger())
-        jobs = 1
-        if executor:
-            jobs = executor.jobs or 1_000_000
-        self._room = asyncio.Semaphore(jobs)
+        self._room = asyncio.Semaphore(executor.jobs or 1_000_000 if executor else 1)
         self._chains: dict[bytes, asyncio.Task[list[Model]]] = {}
         self._being_made: set[Path] = set()
         self._changed = asyncio.Event()
 
     async def model(self, cell: StudyCell) -> Model:
-        """Return the cell's model, with everything that its methods need."""
+        """Return the cell's model with all of its methods prepared and applied."""
         return (await self.chain(cell))[-1]
 
     async def chain(self, cell: StudyCell) -> list[Model]:
-        """Return the cell's model, and the model after each of its methods."""
+        """Return the cell's base model, and the model after each of its methods."""
         if cell.model_key not in self._chains:
             self._chains[cell.model_key] = asyncio.create_task(self._make(cell))
         return await self._chains[cell.model_key]
 
     async def _make(self, cell: StudyCell) -> list[Model]:
-        """Make what each method needs, here or in other processes, and apply the method."""
+        """Call `make` of each method, here or in another process, then `apply`.
+
+        Models are prepared nowhere else.
+        """
         label = cell.label.model
         chain = [cell.model]
         try:
@@ -101,9 +101,9 @@ class Preparations:
                 model = chain[-1]
                 if isinstance(method, Prepared):
                     if self._executor:
-                        await self._make_elsewhere(self._executor, method, cell, index, model)
-                    # makes whatever is still missing
-                    await self._driven(label, partial(method.make, model))
+                        await self._make_in_executor(self._executor, method, cell, index, model)
+                    # It does nothing if the executor has made everything.
+                    await self._run_with_progress(label, partial(method.make, model))
                 chain.append(await asyncio.to_thread(method.apply, model))
         finally:
             self._report(label, None)
@@ -115,12 +115,12 @@ class Preparations:
         if server is None:
             return
         try:
-            await self._driven(cell.label.model, lambda: server.start(cell.task))
+            await self._run_with_progress(cell.label.model, lambda: server.start(cell.task))
         finally:
             self._report(cell.label.model, None)
 
-    async def _driven(self, label: str, work: Callable[[], Iterator[Progress]]) -> None:
-        """Do work that reports progress, in a thread, which stops at its next report."""
+    async def _run_with_progress(self, label: str, work: Callable[[], Iterator[Progress]]) -> None:
+        """Run a generator of progress reports in a thread; it can be stopped between two reports."""
         interrupted = False
         meter = Meter(LoopTill(self._till, asyncio.get_running_loop()))
 
@@ -129,8 +129,7 @@ class Preparations:
             steps = work()
             try:
                 while not (interrupted or self._stop.asked):
-                    progress = next(steps, None)
-                    if progress is None:
+                    if (progress := next(steps, None)) is None:
                         return
                     if not interrupted:
                         self._report(label, {"model": label, **progress})
@@ -146,30 +145,34 @@ class Preparations:
         finally:
             interrupted = True
 
-    async def _make_elsewhere(
+    async def _make_in_executor(
         self, executor: Executor, method: Method, cell: StudyCell, index: int, model: Model
     ) -> None:
-        """Make the method's missing outputs, as soon as no other preparation is making any."""
+        """Make a method's missing outputs in another process.
+
+        First wait until no other preparation is making one of them.
+        """
         label = cell.label.model
         assert isinstance(method, Prepared)
         while missing := set(await asyncio.to_thread(method.missing_outputs, model)):
-            being_made = missing & self._being_made
-            if being_made:
-                self._report(label, {"model": label, "waits_for": min(being_made).name})
+            if missing & self._being_made:
+                self._report(
+                    label, {"model": label, "waits_for": min(missing & self._being_made).name}
+                )
                 self._changed.clear()
                 await self._stop.unless_asked(self._changed.wait())
                 continue
             needs = cell.hosting.needs(cell.model, *cell.making[index : index + 1])
-            with self._reserved(missing):
+            with self._claimed(missing):
                 self._report(label, {"model": label, "waits_for": "room"})
                 async with self._room:
 
-                    def report(progress: Progress, reserved: set[Path] = missing) -> None:
+                    def report(progress: Progress, claimed: set[Path] = missing) -> None:
                         self._report(label, {"model": label, **progress})
-                        self._release({path for path in reserved if path.exists()})
+                        self._release({path for path in claimed if path.exists()})
 
                     await self._make_paid(executor, method, model, needs, report)
-                    await self._until_visible(method, model)
+                    await self._wait_for_outputs(method, model)
 
     async def _make_paid(
         self,
@@ -179,7 +182,10 @@ class Preparations:
         needs: Resources,
         report: Callable[[Progress], None],
     ) -> None:
-        """Make a method's outputs in another process; raise its allowance if it needs more."""
+        """Call a method's `make` in another process, with an allowance of tokens and money.
+
+        If the allowance was too small and the caps leave more, try again with a larger one.
+        """
         ledger = self._till.ledger
         while True:
             reservation = ledger.open(None, preparing=True)
@@ -199,54 +205,49 @@ class Preparations:
                     executor.make(method, model, needs, listen, allowance)
                 )
             finally:
-                if account is None:
-                    # It was killed, so all of its allowance may be spent.
-                    lost = allowance or NOTHING
-                    account = Account(lost, lost, int(lost != NOTHING))
-                ledger.pay(reservation, account.spent, account.lost, account.lost_calls)
-            ledger.overbilled = ledger.overbilled or account.overbilled
-            refused = account.refused
-            if refused is None and not account.overbilled:
+                lost = allowance or NOTHING
+                # it was killed: nobody knows
+                spent = account or Account(lost, lost, int(lost != NOTHING))
+                ledger.pay(reservation, spent.spent, spent.lost, spent.lost_calls)
+            ledger.overbilled = ledger.overbilled or spent.overbilled
+            if spent.refused is None and not spent.overbilled:
                 return
-            remaining = ledger.remaining()
-            if refused is None or not remaining or refused != refused.at_most(remaining):
-                ledger.refused = ledger.refused or refused
+            left = ledger.remaining()
+            if spent.refused is None or not left or spent.refused != spent.refused.at_most(left):
+                ledger.refused = ledger.refused or spent.refused
                 raise Stopped
 
     async def _allow(self, reservation: Reservation, method: Method, model: Model) -> Money | None:
-        """Reserve an upper bound on what a method will still spend; None if there is no cap.
+        """Reserve and return an upper bound on what a method may spend; None if there is no cap.
 
-        If the caps leave less, reserve that, once nothing is in progress.
+        If the caps leave less, wait until no call is in progress, and reserve what they leave then.
         """
         ledger = self._till.ledger
         if not ledger.limited:
             return None
         assert isinstance(method, Prepared)
-        bound = NOTHING
+        most = NOTHING
         for limit in (await asyncio.to_thread(method.sampling_limits, model)).values():
             spend: Spend | None = await asyncio.to_thread(limit)
             if spend is None:
-                raise UserError(
-                    "the study's cap can't be kept: "
-                    f"what `{method.title()}` asks of a model has no limit",
-                    hint="give that model a `budget`, in completion tokens",
-                )
-            bound = bound.plus(priced_at_most(spend, None))
+                what = f"the study's cap can't be kept: what `{method.title()}` asks of a model has no limit"
+                raise UserError(what, hint="give that model a `budget`, in completion tokens")
+            most = most.plus(priced_at_most(spend, None))
         while True:
-            remaining = ledger.remaining()
-            assert remaining
-            amount = bound.at_most(remaining)
-            if amount == bound or not ledger.calls:
+            left = ledger.remaining()
+            assert left
+            amount = most.at_most(left)
+            if amount == most or not ledger.calls:
                 break
-            await asyncio.sleep(0.05)  # until calls in progress have their bills
-        if bound.tokens and not amount.tokens:
-            ledger.refused = ledger.refused or bound
+            await asyncio.sleep(0.05)  # until what is in progress has its bill
+        if most.tokens and not amount.tokens:
+            ledger.refused = ledger.refused or most
             raise Stopped
         ledger.hold(reservation, amount)
         return amount
 
     @contextmanager
-    def _reserved(self, paths: set[Path]) -> Iterator[None]:
+    def _claimed(self, paths: set[Path]) -> Iterator[None]:
         self._being_made |= paths
         try:
             yield
@@ -258,14 +259,15 @@ class Preparations:
             self._being_made -= paths
             self._changed.set()
 
-    async def _until_visible(self, method: Method, model: Model) -> None:
-        """Wait until new files are visible here: shared storage may take seconds."""
+    async def _wait_for_outputs(self, method: Method, model: Model) -> None:
+        """Wait until outputs of another machine are visible here: shared storage may take seconds."""
         assert isinstance(method, Prepared)
         deadline = asyncio.get_running_loop().time() + PATIENCE
         while missing := await asyncio.to_thread(method.missing_outputs, model):
             if asyncio.get_running_loop().time() > deadline:
+                what = f"`{method.title()}` was made, but {min(missing)} is not there"
                 raise UserError(
-                    f"`{method.title()}` was made, but {min(missing)} is not there",
+                    what,
                     hint="$PONDER_MODELS must be on storage that every node shares: docs/gpus.md",
                 )
             await asyncio.sleep(0.5)
@@ -274,9 +276,9 @@ class Preparations:
 def prepare(
     study: StudySpec, executor: Executor | None = None, store: Path = STORE
 ) -> Iterator[Progress]:
-    """Prepare every model of the study. What already exists is not made again.
+    """Make what every model of the study needs. What already exists is not made again.
 
-    Under a cap, the spending is recorded in the store, as a run of the study.
+    Under a cap, what that takes is recorded in the store at a path, as a run of the study.
     """
     cells = {cell.model_key: cell for cell in study.cells if cell.methods}
     if cells:
@@ -284,11 +286,10 @@ def prepare(
 
 
 def make_model(study: StudySpec, label: str, out: Path, store: Path = STORE) -> Iterator[Progress]:
-    """Prepare one model of the study whose methods change its weights, and copy these to `out`."""
-    changed = {}
-    for cell in study.cells:
-        if any(map(changes_weights, cell.methods)):
-            changed[cell.label.model] = cell
+    """Make one model of the study whose methods change its weights, and copy the weights into a
+    folder.
+    """
+    changed = [cell for cell in study.cells if any(map(changes_weights, cell.methods))]
     cell = _chosen(study, changed, label, out, "model", "with new weights", "that changes weights")
     chains = yield from _prepared(study, [cell], store)
     model = chains[cell.model_key][-1]
@@ -297,15 +298,19 @@ def make_model(study: StudySpec, label: str, out: Path, store: Path = STORE) -> 
 
 
 def make_reward(study: StudySpec, label: str, out: Path, store: Path = STORE) -> Iterator[Progress]:
-    """Train the reward that one model of the study has on its own samples, and copy it to `out`."""
-    trains = {}
+    """Make the reward that one model of the study trains on its own samples, and copy it into a
+    folder.
+    """
+    trains = []
     for cell in study.cells:
-        for method in cell.methods:
-            if training_seed(method) is not None and not changes_weights(method):
-                trains[cell.label.model] = cell
-    folders = {_reward_folder(cell, [cell.model]) for cell in trains.values()}
+        if any(
+            training_seed(method) is not None and not changes_weights(method)
+            for method in cell.methods
+        ):
+            trains.append(cell)
+    folders = {_reward_folder(cell, [cell.model]) for cell in trains}
     if len(folders) == 1 and None not in folders:  # they differ in how they pick, not in the reward
-        label = label or next(iter(trains))
+        label = label or trains[0].label.model
     cell = _chosen(study, trains, label, out, "reward", "trained on own samples", "that trains one")
     chains = yield from _prepared(study, [cell], store)
     folder = _reward_folder(cell, chains[cell.model_key])
@@ -315,7 +320,9 @@ def make_reward(study: StudySpec, label: str, out: Path, store: Path = STORE) ->
 
 
 def _reward_folder(cell: StudyCell, chain: Sequence[Model]) -> Path | None:
-    """Return the folder of the reward that a method trains, given the model before each method."""
+    """Return where the reward is that a method of the cell trains, given the model before each
+    method.
+    """
     for method, model in zip(cell.methods, chain, strict=False):
         if isinstance(method, Prepared) and not method.changes_weights:
             folder = method.folder(model)
@@ -327,10 +334,10 @@ def _reward_folder(cell: StudyCell, chain: Sequence[Model]) -> Path | None:
 def _prepared(
     study: StudySpec, cells: Sequence[StudyCell], store: Path, executor: Executor | None = None
 ) -> Generator[Progress, None, dict[bytes, list[Model]]]:
-    """Prepare the models of cells, under the study's caps; return the chain of each by its key.
+    """Make the models of cells, under the study's caps; return the chain of each by its key.
 
-    Models are prepared in parallel in other processes, or one after another in this one. After an
-    error, nothing more is made.
+    In other processes, what doesn't depend on each other is made at once; here, one after another.
+    After an error, nothing more is made.
     """
     reports: deque[Progress] = deque()
     chains: dict[bytes, list[Model]] = {}
@@ -374,7 +381,9 @@ def _prepared(
 
 @contextmanager
 def _paid(study: StudySpec, path: Path) -> Iterator[LedgerTill]:
-    """Count calls of models while the block runs; raise `UserError` at a cap of the study."""
+    """Count what is asked of models while the block runs, under the study's caps; raise `UserError`
+    at a cap.
+    """
     check(study.cells, study.max_tokens, study.max_cost)
     with ExitStack() as stack:
         till = LedgerTill(Ledger())
@@ -392,33 +401,37 @@ def _paid(study: StudySpec, path: Path) -> Iterator[LedgerTill]:
             yield till
         except Stopped:
             tally = Tally(ledger=till.ledger, currency=currency(study.cells))
-            message, *advice = cap_reached(tally)
-            advice.append("what was paid for is kept")
-            raise UserError(message, where=study.where, hint="; ".join(advice)) from None
+            what, *advice = cap_reached(tally)
+            raise UserError(
+                what, where=study.where, hint="; ".join([*advice, "what was paid for is kept"])
+            ) from None
 
 
 def _chosen(
     study: StudySpec,
-    cells: dict[str, StudyCell],
+    cells: Sequence[StudyCell],
     label: str,
     out: Path,
     noun: str,
     kind: str,
     method: str,
 ) -> StudyCell:
-    """Return the cell of a label, or the only one; raise `UserError` if there is none."""
-    if not label and len(cells) == 1:
-        label = next(iter(cells))
-    if label not in cells:
+    """Return a cell of the model with this label; "" means the only model of the cells.
+
+    Raise `UserError` if there is no such model, or if the folder `out` is not empty.
+    """
+    labels = list(dict.fromkeys(cell.label.model for cell in cells))
+    if not label and len(labels) == 1:
+        label = labels[0]
+    matching = cells_called(cells, "model", label)
+    if not matching:
+        message = f"{study.name} has no {noun} {kind}"
         if label:
             message = f"{study.name} has no model `{label}` {kind}"
-        elif cells:
+        elif labels:
             message = f"{study.name} has several {noun}s {kind}"
-        else:
-            message = f"{study.name} has no {noun} {kind}"
-        names = ", ".join(f"--model '{name}'" for name in cells)
-        hint = names or f"add a method {method}: ponder list methods"
-        raise UserError(message, hint=hint)
+        hint = ", ".join(f"--model '{name}'" for name in labels)
+        raise UserError(message, hint=hint or f"add a method {method}: ponder list methods")
     if out.exists() and any(out.iterdir()):
         raise UserError(f"{out} is not empty", hint="use another folder for -o")
-    return cells[label]
+    return matching[-1]

@@ -116,7 +116,10 @@ class Benchmark(Task, WithWarning):
             hint = f'download it as one file, and set file = "{self.plugin_name()}.jsonl"'
             raise UserError(f"{len(problems)} problems, not {self.count}", where=where, hint=hint)
         if self.file and len(problems) > self.count:
-            message = f"{len(problems)} problems, but {self.plugin_name()} has {self.count}: this is another set"
+            message = (
+                f"{len(problems)} problems, but {self.plugin_name()} has {self.count}: "
+                "this is another set"
+            )
             raise UserError(message, where=where, hint=OWN_SET)
         if self.digest:
             actual_digest = _digest(problems)

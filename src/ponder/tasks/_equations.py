@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 _NUMBER = r"\d{1,3}(?:,\d{3})+|\d+"
 _SUM = re.compile(
-    rf"(?<![\w.)*/^])([-−]?\s*(?:{_NUMBER})(?:\s*[-−+]\s*(?:{_NUMBER}))+)\s*=\s*([-−]?\s*(?:{_NUMBER}))(?![\w.]*\d)"
+    rf"(?<![\w.)*/^])([-−]?\s*(?:{_NUMBER})(?:\s*[-−+]\s*(?:{_NUMBER}))+)\s*="
+    rf"\s*([-−]?\s*(?:{_NUMBER}))(?![\w.]*\d)"
 )
 
 

@@ -28,7 +28,10 @@ from ponder.core.plugins import nearest
 from ponder.tasks.reading import readings
 from ponder.tasks.subprocess_call import CallFailed, SubprocessFunction, serve
 
-SYSTEM = "Solve the problem. Work step by step, then write the final answer alone between <answer> and </answer>."
+SYSTEM = (
+    "Solve the problem. Work step by step, then write the final answer alone between <answer> and "
+    "</answer>."
+)
 MOST_SHOTS = 100
 
 

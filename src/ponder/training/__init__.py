@@ -1,3 +1,1 @@
-"""Training: the loop, samples to train on, the models that methods make, averages of weights,
-process rewards.
-"""
+"""Training: engines, samples to train on, models that methods make, weights, process rewards."""

@@ -1,5 +1,4 @@
-"""Samples to train on: a model's graded replies to training problems, several per problem, drawn
-concurrently.
+"""Draws samples to train on: a model's graded replies to training problems, several per problem.
 
 Any model can be sampled, an endpoint too. A model in this process or behind vLLM gives its tokens
 as it wrote them; the text of any other model is tokenized again.
@@ -73,7 +72,7 @@ class Sample:
 def draw_problems(
     train_on: Sequence[TrainingProblems], number: int, seed: int
 ) -> list[TrainingProblem]:
-    """This many problems in all, from each task and size in turn; fewer if there are no more."""
+    """Return this many problems in all, from each task and size in turn, or as many as there are."""
     drawn: list[TrainingProblem] = []
     sources = [(problems.task, problems.problems(seed)) for problems in train_on]
     while sources and len(drawn) < number:
@@ -101,7 +100,7 @@ def sampling_limit(
     seed: int,
     budget: int | None = None,
 ) -> Spend | None:
-    """The most that a model's samples may take, `n` per problem; None if a reply has no limit.
+    """Return an upper bound on a model's samples, or None if a reply has no limit.
 
     Prompts may be as long as the longest of the first problems. With prices, the tokens stand in
     `reward_tokens` and their price in `reward_cost`, because another model of the study has other
@@ -118,8 +117,7 @@ def sampling_limit(
 
 
 class Rollouts:
-    """`n` samples of a model per problem. Iterate over it to draw them, with progress; then read
-    `samples`.
+    """`n` samples of a model per problem: iterate over it to draw them, then read `samples`.
 
     Each reply is written to a file as it arrives, so that a preparation that was interrupted, or
     that stopped at a cap, resumes with what was paid for.
@@ -135,8 +133,13 @@ class Rollouts:
         kept: Path,
         budget: int | None = None,
     ) -> None:
-        self._model, self._loaded, self._problems, self._n = model, loaded, problems, n
-        self._seed, self._budget, self._kept = seed, budget, kept
+        self._model = model
+        self._loaded = loaded
+        self._problems = problems
+        self._n = n
+        self._seed = seed
+        self._kept = kept
+        self._budget = budget
         self.samples: list[list[Sample]] = []
 
     def __iter__(self) -> Iterator[Progress]:
@@ -221,16 +224,12 @@ class Rollouts:
                 runner.run(self._model.__aexit__(None, None, None))
 
     def _sample(self, p: int, reply: Completion) -> Sample:
-        """A graded sample; one that reached its token limit is wrong."""
+        """Return a graded sample; one that reached its token limit is wrong."""
         problem = self._problems[p]
-        right = (
-            grade_turns(problem.task, problem.problem, [reply.answer]).correct
-            and reply.stop == "end"
-        )
-        tokens, prompt = (
-            reply.tokens or self._loaded.encode(reply),
-            self._loaded.prompt(problem.request()),
-        )
+        grade = grade_turns(problem.task, problem.problem, [reply.answer])
+        right = grade.correct and reply.stop == "end"
+        tokens = reply.tokens or self._loaded.encode(reply)
+        prompt = self._loaded.prompt(problem.request())
         if reply.prompt and [*reply.prompt] != prompt:
             # Training on them would raise the probability of replies to another prompt than the one
             # that was asked.

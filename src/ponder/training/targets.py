@@ -71,7 +71,7 @@ class Targets:
     def of(
         self, traces: Sequence[Steps], quality: Reward, encoder: Encoder = hashed
     ) -> list[Target]:
-        """The targets of each trace: of the steps that `quality` scores, and of the trajectory."""
+        """Return the targets of each trace: of the steps `quality` scores, and the trajectory."""
         rated = quality.score(traces)
         self._check(traces, rated)
         pool = [] if self.targets == "labels" else self._pool(traces, quality.of)
@@ -90,11 +90,14 @@ class Targets:
             return
         whys = Counter(scores.why for scores in rated if scores.why).most_common(1)
         what = f"no trace has a label to train on{f': {whys[0][0]}' if whys else ''}"
-        hint = "give the traces `labels` or `correct`, or name a reward that judges their steps: --quality judge"
+        hint = (
+            "give the traces `labels` or `correct`, or name a reward that judges their steps: "
+            "--quality judge"
+        )
         raise UserError(what, hint=hint)
 
     def _pool(self, traces: Sequence[Steps], of: Part) -> list[tuple[str, str]]:
-        """Steps to compare with, each with the id of its trace."""
+        """Return steps to compare with, each with the id of its trace."""
         steps = [(trace.id, step) for trace in traces for step in trace.part(of)]
         return random.Random(seed_from("others", self.seed)).sample(steps, min(POOL, len(steps)))
 
@@ -123,9 +126,7 @@ class Targets:
 def aligned_steps(
     trace: Steps, of: Part, how: Literal["monotone", "best"] = "monotone", encoder: Encoder = hashed
 ) -> Floats:
-    """Each thinking step's similarity to the answer step it is aligned with; NaN for the answer's
-    own steps.
-    """
+    """Return each thinking step's similarity to its answer step; NaN for steps of the answer."""
     thinking = trace.thinking if of != "answer" else ()
     aligned = np.full(len(trace.part(of)), math.nan)
     if thinking and trace.answer:
@@ -137,9 +138,7 @@ def aligned_steps(
 def coherence(
     trace: Steps, of: Part, others: Sequence[str], tau: float, encoder: Encoder = hashed
 ) -> Floats:
-    """The log-ratio of each step's similarity to the step before it and that of other traces' steps
-    to it.
-    """
+    """Return the log-ratio of a step's similarity to the one before it and to others' steps."""
     steps = trace.part(of)
     if not others or not steps:
         return np.full(len(steps), math.nan)
@@ -151,16 +150,15 @@ def coherence(
 
 
 def _logistic(ratio: Floats, others: int) -> Floats:
-    """Scaled to [0, 1]; 0.5 where a step is as similar to the one before it as other traces' steps
-    are on average.
-    """
+    """Return it scaled to [0, 1]: 0.5 where steps of other traces are as similar on average."""
     scaled: Floats = 0.5 + 0.5 * np.tanh((ratio + math.log(max(1, others))) / 2)  # without overflow
     return scaled
 
 
 def mixed(components: Floats) -> Floats:
-    """The mean of each step's known components (one column per step), weighted with their softmax;
-    NaN if none is.
+    """Return the mean of each step's known components, weighted with their softmax.
+
+    `components` has one column per step, and NaN where one is unknown.
     """
     known = np.isfinite(components)
     raised = np.where(known, np.exp(np.where(known, components, 0.0)), 0.0)
@@ -173,7 +171,7 @@ def mixed(components: Floats) -> Floats:
 
 
 def trajectory(trace: Steps, scores: Scores | None = None) -> float:
-    """The target of the trace as a whole; NaN if unknown."""
+    """Return the target of the trace as a whole, NaN if unknown."""
     facts = trace.facts
     if facts.get("template_accuracy") is not None:
         return _accuracy(trace, facts["template_accuracy"])

@@ -1,5 +1,4 @@
-"""Averages the weights of several models block by block: in a few MB of memory, however large the
-models are.
+"""Averages the weights of several models block by block, in a few MB of memory.
 
 After Kimi k1.5 (arXiv 2501.12599, section 2.4), which averages a long-thinking and a short-thinking
 model. The average has the same bits as mergekit's `linear` for up to four models. TIES, DARE and
@@ -24,11 +23,9 @@ from safetensors import SafetensorError, safe_open
 
 from ponder.core import UserError
 
-BLOCK = (
-    # numbers read at a time; blocks of more than 128 kB are returned to the system each time, which
-    # is slower
-    16384
-)
+# Numbers read at a time; blocks of more than 128 kB are returned to the system each time, which is
+# slower.
+BLOCK = 16384
 # what can be averaged
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 # settings that must agree; shapes tell the rest
@@ -81,7 +78,7 @@ Content: TypeAlias = Callable[[StoredTensor], Iterator[bytes | bytearray | memor
 
 
 def tensors(folder: Path) -> dict[str, StoredTensor]:
-    """A model's tensors in the order of its files; their data is not read."""
+    """Return a model's tensors in the order of its files; their data is not read."""
     if (folder / INDEX).is_file():
         files = sorted(set(_read(folder / INDEX)["weight_map"].values()))
     else:
@@ -122,7 +119,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def mismatch(first: Path, second: Path) -> str | None:
-    """Why two models can't be averaged; None if they can."""
+    """Return why two models can't be averaged, or None if they can."""
     one, two = (_read(folder / "config.json") for folder in (first, second))
     for key in SAME:
         if one.get(key) != two.get(key):
@@ -149,7 +146,7 @@ def _vocabulary_mismatch(first: Path, second: Path) -> str | None:
 
 
 def _vocabulary(path: Path) -> dict[int, str]:
-    """Token ids and their texts, from tokenizer.json or vocab.json."""
+    """Return token ids and their texts, from tokenizer.json or vocab.json."""
     content = _read(path)
     listed = content["model"]["vocab"] if path.name == "tokenizer.json" else content
     # A unigram model's vocabulary is a list of (text, score).
@@ -169,7 +166,8 @@ def _tensor_mismatch(first: Path, second: Path) -> str | None:
         if two is None:
             return f"{second} has no {name}, which {first} has"
         if one.shape != two.shape:
-            return f"{name} has the shape {list(one.shape)} in {first} and {list(two.shape)} in {second}"
+            shapes = list(one.shape), list(two.shape)
+            return f"{name} has the shape {shapes[0]} in {first} and {shapes[1]} in {second}"
         if one.kind != two.kind and not {one.kind, two.kind} <= FLOATS.keys():
             return f"{name} is {one.kind} in {first} and {two.kind} in {second}"
     for name, two in others.items():
@@ -179,9 +177,7 @@ def _tensor_mismatch(first: Path, second: Path) -> str | None:
 
 
 def _find(model: dict[str, StoredTensor], name: str) -> StoredTensor | None:
-    """A model's tensor; for an output layer that is tied to the embeddings and so not stored, the
-    embeddings.
-    """
+    """Return a model's tensor; its embeddings for an output layer that is tied to them."""
     if name in model or not name.endswith("lm_head.weight"):
         return model.get(name)
     return next(
@@ -190,7 +186,7 @@ def _find(model: dict[str, StoredTensor], name: str) -> StoredTensor | None:
 
 
 def _tied(tensor: StoredTensor, model: dict[str, StoredTensor]) -> bool:
-    """Whether it is an output layer with the same weights as the embeddings."""
+    """Return whether it is an output layer with the same weights as the embeddings."""
     rest = {name: other for name, other in model.items() if name != tensor.name}
     other = _find(rest, tensor.name)
     if other is None or (other.kind, other.shape) != (tensor.kind, tensor.shape):
@@ -416,8 +412,9 @@ def _copy_rest(source: Path, folder: Path) -> None:
 
 @contextmanager
 def _finished(into: Path) -> Iterator[Path]:
-    """A working folder whose files move to `into` at the end, config.json last: a model can't be
-    loaded without it.
+    """Yield a folder whose files move to `into` at the end, config.json last.
+
+    A model can't be loaded without it.
     """
     work = into / UNFINISHED
     shutil.rmtree(work, ignore_errors=True)

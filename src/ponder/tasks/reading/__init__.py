@@ -4,18 +4,21 @@ A task imports from here instead of parsing text itself, so that the same reply 
 way everywhere:
 
     from ponder.tasks.reading import final_number
+
+Read the files in this order: `markup` (marks and sentences), `values` (numbers, dates, lists),
+`question`, `candidates` (where an answer may stand), `numbers` and `read` (what it says, and
+whether it is right); `maths` compares expressions.
 """
 
-from ponder.tasks.reading.choices import choice
-from ponder.tasks.reading.conclusion import expressions, final, final_number, readings
-from ponder.tasks.reading.grids import last_grid
+from ponder.tasks.reading.candidates import expressions, final
 from ponder.tasks.reading.markup import split_thinking
 from ponder.tasks.reading.maths import differs, need_maths
-from ponder.tasks.reading.numerals import number
-from ponder.tasks.reading.read import Reading, read
-from ponder.tasks.reading.texts import same_text as same
+from ponder.tasks.reading.numbers import final_number
+from ponder.tasks.reading.read import Reading, choice, read, readings
+from ponder.tasks.reading.values import number
+from ponder.tasks.reading.values import same_text as same
 
 __all__ = [
-    "Reading", "choice", "differs", "expressions", "final", "final_number", "last_grid", "need_maths", "number", "read",
-    "readings", "same", "split_thinking",
+    "Reading", "choice", "differs", "expressions", "final", "final_number", "need_maths", "number",
+    "read", "readings", "same", "split_thinking",
 ]  # fmt: skip

@@ -7,8 +7,7 @@ import re
 from functools import lru_cache
 
 from ponder.core import UserError
-from ponder.tasks.reading.numerals import number
-from ponder.tasks.reading.texts import TOO_LONG
+from ponder.tasks.reading.values import TOO_LONG, number
 from ponder.tasks.subprocess_call import CallFailed, SubprocessFunction, serve
 
 

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from ponder.core import Drawing, Grade, Problem, Task, UserError, lines
 from ponder.core.capabilities import Drawable
-from ponder.tasks.reading import last_grid
 from ponder.tasks.tents.deduction import Difficulty
 from ponder.tasks.tents.drawing import drawings
 from ponder.tasks.tents.generator import generate, possible
+from ponder.tasks.tents.grid_text import last_grid
 from ponder.tasks.tents.puzzle import Grid, Puzzle
 
 __all__ = ["Puzzle", "Tents", "shape"]

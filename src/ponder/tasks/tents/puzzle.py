@@ -37,7 +37,8 @@ class Puzzle:
             raise ValueError("the grid has no cells")
         if (len(self.columns), len(self.rows)) != (self.width, self.height):
             raise ValueError(
-                f"expected {self.width + self.height} sums, got {len(self.columns) + len(self.rows)}"
+                f"expected {self.width + self.height} sums, "
+                f"got {len(self.columns) + len(self.rows)}"
             )
         if self.trees < 0 or self.trees & ~self.board.cells:
             raise ValueError("a tree stands outside the grid")
