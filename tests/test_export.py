@@ -210,10 +210,10 @@ def test_an_inspect_log_is_of_one_moment(exported, folder) -> None:
     study = Study.load("s.toml")
 
     class Growing(Store):
-        def attempts(self, cell, most=-1):
+        def attempts(self, cell, limit=-1):
             with closing(sqlite3.connect("ponder.db", isolation_level=None)) as run:
                 run.execute("DELETE FROM attempt WHERE id = 1")
-            return super().attempts(cell, most)
+            return super().attempts(cell, limit)
 
     with Growing(Path("ponder.db")) as store:
         assert write_attempts(study, store, "inspect", folder / "x.json")[1] == 4
@@ -316,8 +316,8 @@ def test_an_export_of_a_part_says_so(write, ponder, form) -> None:
 
 def test_jsonl_has_what_the_model_measured_in_each_turn(write, ponder) -> None:
     class Measured(Store):
-        def attempts(self, cell, most=-1):
-            for done in super().attempts(cell, most):
+        def attempts(self, cell, limit=-1):
+            for done in super().attempts(cell, limit):
                 turns = done.attempt.completions
                 measured = tuple(
                     replace(turn, measures={"cache_bytes": 100.0 + n})

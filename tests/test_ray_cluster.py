@@ -235,7 +235,7 @@ def test_an_address_that_does_not_answer(models, monkeypatch) -> None:
         monkeypatch.setattr(ray_cluster, "HEALTH_SECONDS", 4.0)
         free.listen()
         assert (
-            f"what answers at 127.0.0.1:{port} is no Ray cluster"
+            f"what answers at 127.0.0.1:{port} is not a Ray cluster"
             in refused(f"127.0.0.1:{port}").what
         )
     assert "is no address" in refused("head").what

@@ -118,7 +118,7 @@ def test_a_narrower_study_sees_only_what_it_asks_for(store, study) -> None:
         assert opened.spent(narrow.cells)[0] == len(few) == 6
         assert few == [o for o in wide if o.sample == 0 and o.problem in {f.problem for f in few}]
         assert [len(list(opened.attempts(cell))) for cell in narrow.cells] == [3, 3]
-        assert [d.attempt.sample for d in opened.attempts(study.cells[0], most=3)] == [0, 1, 0]
+        assert [d.attempt.sample for d in opened.attempts(study.cells[0], limit=3)] == [0, 1, 0]
 
 
 def test_what_goes_in_comes_out(tmp_path, study) -> None:

@@ -133,7 +133,7 @@ def test_merged_stores_are_whole_and_the_old_ones_unchanged(make, ponder) -> Non
     before = [path.read_bytes() for path in paths]
     result = ponder("store", "merge", *paths, "-o", "new.db", "--json")
     assert json.loads(result.stdout) == {"store": "new.db", "attempts": 28}
-    assert ponder("store", "check", "new.db").stdout.endswith("\nwhole\n")
+    assert ponder("store", "check", "new.db").stdout.endswith("\nno damage\n")
     assert [path.read_bytes() for path in paths] == before
     assert not list(Path().glob("new.db*.*"))
     names = {cell.key for cell in Study.load(str(DATA / "conversation.toml")).cells}

@@ -218,7 +218,7 @@ def student_panels(
             title = panel_label(panel.title, model=student.name if several_students else "")
             pool_name = pool if several_pools else ""
             yield StudentPanel(
-                title=panel_label(title, more=[pool_name]),
+                title=panel_label(title, extra=[pool_name]),
                 group=title,
                 pool=pool_name,
                 problems=panel.data.problems,

@@ -142,7 +142,7 @@ class Heatmap(Figure):
                 if not any(outcome.answered for outcome in matching):
                     continue
                 measured = Map(
-                    title=panel_label(task, shown_size, model=model, more=[policy, text]),
+                    title=panel_label(task, shown_size, model=model, extra=[policy, text]),
                     task=panel_label(task, shown_size),
                     attempts=matching,
                     reference=FULL if policy else f"no {' and '.join(methods)}",

@@ -45,10 +45,10 @@ class MaxSize(NamedTuple):
 
     def next(self, scores: Sequence[Floats]) -> list[int]:
         """Return how many more problems to ask at each size."""
-        more = dict.fromkeys(self.sizes, 0)
+        additional = dict.fromkeys(self.sizes, 0)
         for size, attempts in self.search.next(self._results(scores)):
-            more[size] = attempts
-        return list(more.values())
+            additional[size] = attempts
+        return list(additional.values())
 
     def estimate(self, scores: Sequence[Floats]) -> Estimate:
         """Return the size at which accuracy falls to the target, with its interval."""
@@ -76,8 +76,8 @@ class Round(NamedTuple):
 class _Totals(NamedTuple):
     """Attempts of a trial's first problems."""
 
-    wanted: int
-    asked: int  # stored, failed ones included
+    planned: int
+    stored: int  # failed ones included
     answered: int
 
 
@@ -109,16 +109,16 @@ class Trial:
         answered = 0
         read = _reader(store)
         while True:
-            more = self.design.next(self.scores(read, counts))
-            if not any(more):
+            additional = self.design.next(self.scores(read, counts))
+            if not any(additional):
                 return
-            counts = _sums(counts, more)
+            counts = _sums(counts, additional)
             totals = self._totals(read, counts)
-            if totals.answered < totals.wanted:
-                yield Round(self.asked(counts), totals.wanted - totals.answered)
+            if totals.answered < totals.planned:
+                yield Round(self.asked(counts), totals.planned - totals.answered)
                 read = _reader(store)
                 totals = self._totals(read, counts)
-            if totals.asked < totals.wanted or totals.answered == answered:
+            if totals.stored < totals.planned or totals.answered == answered:
                 return
             answered = totals.answered
 
@@ -128,17 +128,17 @@ class Trial:
         answered = 0
         read = _reader(store)
         while True:
-            more = self.design.next(self.scores(read, counts))
-            if not any(more):
+            additional = self.design.next(self.scores(read, counts))
+            if not any(additional):
                 return counts, True
-            counts = _sums(counts, more)
+            counts = _sums(counts, additional)
             totals = self._totals(read, counts)
-            if totals.asked < totals.wanted or totals.answered == answered:
+            if totals.stored < totals.planned or totals.answered == answered:
                 return counts, False
             answered = totals.answered
 
     def asked(self, counts: Sequence[int]) -> list[StudyCell]:
-        """Return the cells of the arms, with as many problems each as `counts` has for their arm."""
+        """Return the cells of each arm, with as many problems as `counts` has for the arm."""
         cells = []
         for arm, problems in zip(self.arms, counts, strict=True):
             if problems:
@@ -164,23 +164,23 @@ class Trial:
         return sum(cell.quota.samples * cell.count for arm in self.arms for cell in arm)
 
     def _totals(self, read: Reader, counts: Sequence[int]) -> _Totals:
-        wanted = 0
-        asked = 0
+        planned = 0
+        stored = 0
         answered = 0
         for arm, problems in zip(self.arms, counts, strict=True):
             if not problems:
                 continue
             for cell in arm:
-                wanted += min(problems, cell.count) * cell.quota.samples
+                planned += min(problems, cell.count) * cell.quota.samples
                 for rank, (_, answers, attempts, _) in read(cell).items():
                     if rank < problems:
-                        asked += attempts
+                        stored += attempts
                         answered += answers
-        return _Totals(wanted, asked, answered)
+        return _Totals(planned, stored, answered)
 
 
-def _sums(counts: Sequence[int], more: Sequence[int]) -> list[int]:
-    return [n + m for n, m in zip(counts, more, strict=True)]
+def _sums(counts: Sequence[int], additional: Sequence[int]) -> list[int]:
+    return [n + m for n, m in zip(counts, additional, strict=True)]
 
 
 def _reader(store: Store) -> Reader:
@@ -221,8 +221,8 @@ def trials(study: StudySpec) -> list[Trial]:
     rule = study.stop_rule
     if rule is None:
         return []
-    where = Location(study.where, "stop")
-    with error_at(where):
+    location = Location(study.where, "stop")
+    with error_at(location):
         goal = rule.goal_of(study)
     if goal not in ACROSS_MODELS:
         return _trials_of_each_model(goal, rule, study.cells)
@@ -231,7 +231,7 @@ def trials(study: StudySpec) -> list[Trial]:
         numbers = ", ".join(map(str, counts))
         raise UserError(
             f"its tasks have different numbers of problems: {numbers}",
-            where=where,
+            where=location,
             hint="set `problems` to the smallest, or remove `stop`",
         )
     arms = contestants(study.cells)
@@ -318,11 +318,11 @@ def asked_cells(study: StudySpec, store: Store) -> tuple[StudyCell, ...]:
 
 
 def open_attempts(study: StudySpec, store: Store | None) -> dict[bytes, int]:
-    """Return by cell key the most attempts that a run may still make; cells without any are left out.
+    """Return by cell key the most attempts that a run may still make, if there are any.
 
     Where the run chooses the sizes, all are counted at the largest size, which takes the most.
     """
-    most: dict[bytes, int] = {}
+    upper_bounds: dict[bytes, int] = {}
     for trial in trials(study):
         counts, ended = [0] * len(trial.arms), False
         if store:
@@ -332,7 +332,7 @@ def open_attempts(study: StudySpec, store: Store | None) -> dict[bytes, int]:
         if isinstance(trial.design, MaxSize):
             cells = [cell for arm in trial.arms for cell in arm]
             stored = store.spent(cells)[0] if store else 0
-            most[cells[-1].key] = max(0, trial.attempts_at_most() - stored)
+            upper_bounds[cells[-1].key] = max(0, trial.attempts_at_most() - stored)
             continue
         for arm, problems in zip(trial.arms, counts, strict=True):
             dropped = trial.across_models and problems < max(counts)
@@ -340,8 +340,8 @@ def open_attempts(study: StudySpec, store: Store | None) -> dict[bytes, int]:
                 continue
             for cell in arm:
                 stored = store.spent([cell])[0] if store else 0
-                most[cell.key] = cell.quota.samples * cell.count - stored
-    return most
+                upper_bounds[cell.key] = cell.quota.samples * cell.count - stored
+    return upper_bounds
 
 
 def describe(study: StudySpec) -> str:
@@ -441,9 +441,9 @@ def _verdict_on_best(
         may_be = f"{len(candidates)} of {len(scores)} may be the best"
         return f"{may_be}, and all problems were asked: {names}", None
     best = candidates[0]
-    others = [arm for arm in range(len(scores)) if arm != best]
+    remaining_arms = [arm for arm in range(len(scores)) if arm != best]
     # The runner-up is the best of those that were dropped last.
-    runner_up = max(others, key=lambda arm: (len(scores[arm]), means[arm], -arm))
+    runner_up = max(remaining_arms, key=lambda arm: (len(scores[arm]), means[arm], -arm))
     lead = design.lead(scores, best, runner_up)
     rank = "the best"
     if design.margin is not None:
@@ -452,9 +452,9 @@ def _verdict_on_best(
     return f"{trial.names[best]} is {rank}: {ahead}", lead
 
 
-def _listed(names: Sequence[str], most: int = 3) -> str:
-    text = ", ".join(names[:most])
-    return f"{text}, …" if len(names) > most else text
+def _listed(names: Sequence[str], limit: int = 3) -> str:
+    text = ", ".join(names[:limit])
+    return f"{text}, …" if len(names) > limit else text
 
 
 def _size_text(size: Estimate) -> str:

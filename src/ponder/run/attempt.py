@@ -1,4 +1,4 @@
-"""Makes one attempt: asks every turn under the caps, stores each reply as it arrives, and grades it."""
+"""Makes an attempt: asks every turn under the caps, stores the replies and grades them."""
 
 from __future__ import annotations
 
@@ -321,8 +321,8 @@ def grade_again(study: StudySpec, store: Store) -> int:
     """Grade a study's stored answers again with the current graders; return how many changed."""
     cells = [cell for cell in study.cells if not isinstance(cell.task, FromLog)]
     if not cells:
-        what = "these attempts were graded by the program whose log they come from"
-        raise UserError(what, hint=IMPORT_AGAIN)
+        message = "these attempts were graded by the program whose log they come from"
+        raise UserError(message, hint=IMPORT_AGAIN)
     changed = 0
     for cell in cells:
         changes = []

@@ -42,17 +42,17 @@ class Money(NamedTuple):
     tokens: int = 0
     cost: float = 0.0
 
-    def plus(self, other: Money) -> Money:
-        return Money(self.tokens + other.tokens, self.cost + other.cost)
+    def plus(self, amount: Money) -> Money:
+        return Money(self.tokens + amount.tokens, self.cost + amount.cost)
 
-    def minus(self, other: Money) -> Money:
-        return Money(self.tokens - other.tokens, self.cost - other.cost)
+    def minus(self, amount: Money) -> Money:
+        return Money(self.tokens - amount.tokens, self.cost - amount.cost)
 
-    def at_least(self, other: Money) -> Money:
-        return Money(max(self.tokens, other.tokens), max(self.cost, other.cost))
+    def at_least(self, amount: Money) -> Money:
+        return Money(max(self.tokens, amount.tokens), max(self.cost, amount.cost))
 
-    def at_most(self, other: Money) -> Money:
-        return Money(min(self.tokens, other.tokens), min(self.cost, other.cost))
+    def at_most(self, amount: Money) -> Money:
+        return Money(min(self.tokens, amount.tokens), min(self.cost, amount.cost))
 
 
 NOTHING = Money()
@@ -96,18 +96,18 @@ def tolerated(limit: Spend | None) -> Spend | None:
 
 def overbilled(bill: Bill, limit: Spend | None) -> str:
     """Return which part of a bill exceeds its call's limit, as a sentence; "" if none does."""
-    most = tolerated(limit)
-    if limit is None or most is None:
+    tolerance = tolerated(limit)
+    if limit is None or tolerance is None:
         return ""
     completion = bill.thinking_tokens + bill.answer_tokens + bill.slack.completion_tokens
-    if completion > most.completion_tokens:
+    if completion > tolerance.completion_tokens:
         allowed = f"its budget allows {limit.completion_tokens:,}"
         return f"a reply was billed {completion:,} tokens, where {allowed}"
-    if bill.prompt_tokens > most.prompt_tokens:
+    if bill.prompt_tokens > tolerance.prompt_tokens:
         allowed = f"it has at most {limit.prompt_tokens:,}"
         return f"a prompt was billed {bill.prompt_tokens:,} tokens, where {allowed}"
     reward = bill.reward_prompt_tokens + bill.reward_completion_tokens
-    if reward > most.reward_tokens or bill.reward_cost > most.reward_cost:
+    if reward > tolerance.reward_tokens or bill.reward_cost > tolerance.reward_cost:
         return f"a reward was billed {reward:,} tokens, where it may take {limit.reward_tokens:,}"
     return ""
 
@@ -300,12 +300,12 @@ class Ledger:
             # Nothing is in progress: what other conversations may still take must not stop one that
             # has room for a turn, nor a guess the first one, which will show what one takes.
             return self._under_caps(amount)
-        others = self._outstanding.minus(reservation.outstanding)
-        return self._under_caps(others.plus(reservation.outstanding_with(amount)))
+        elsewhere = self._outstanding.minus(reservation.outstanding)
+        return self._under_caps(elsewhere.plus(reservation.outstanding_with(amount)))
 
-    def _under_caps(self, more: Money) -> bool:
+    def _under_caps(self, amount: Money) -> bool:
         """Tell whether this amount, with everything spent, is under the caps."""
-        total = self.before.plus(self.spent).plus(more)
+        total = self.before.plus(self.spent).plus(amount)
         if self.max_tokens is not None and total.tokens > self.max_tokens:
             return False
         # Sums of floats that should be equal differ in the last digits.
@@ -414,16 +414,16 @@ class Ledger:
     # Other processes, which can't reserve call by call.
 
     def remaining(self) -> Money | None:
-        """Return what the caps leave beside everything spent and in progress; None without a cap."""
+        """Return what is left of the caps, minus calls in progress; None without a cap."""
         if not self.limited:
             return None
-        used = self.before.plus(self.spent).plus(self._outstanding)
+        taken_up = self.before.plus(self.spent).plus(self._outstanding)
         tokens = MOST
         if self.max_tokens is not None:
-            tokens = max(0, self.max_tokens - used.tokens)
+            tokens = max(0, self.max_tokens - taken_up.tokens)
         cost = math.inf
         if self.max_cost is not None:
-            cost = max(0.0, self.max_cost - used.cost)
+            cost = max(0.0, self.max_cost - taken_up.cost)
         return Money(tokens, cost)
 
     def hold(self, reservation: Reservation, amount: Money) -> None:
@@ -448,8 +448,8 @@ def check(cells: Iterable[StudyCell], max_tokens: int | None, max_cost: float | 
         _check_caps(cells, "max_tokens" if max_cost is None else "max_cost")
     names = currencies(cells)
     if len(names) > 1:
-        what = f"the models' prices are in different currencies: {', '.join(sorted(names))}"
-        raise UserError(what, hint="give all `prices` in one currency")
+        message = f"the models' prices are in different currencies: {', '.join(sorted(names))}"
+        raise UserError(message, hint="give all `prices` in one currency")
 
 
 def _check_caps(cells: Iterable[StudyCell], key: str) -> None:
@@ -463,10 +463,10 @@ def _check_caps(cells: Iterable[StudyCell], key: str) -> None:
                 in_python='model={…, "budget": 4096}',
             )
         models = [(name, cell.model)]
-        for other in (*cell.asks(), *cell.prepared_by()):
-            models.append((other.title(), other))
-            if other.turn_limit(0) is None:
-                reply = f"a reply of `{other.title()}`, which `{name}` asks, has no limit"
+        for helper in (*cell.asks(), *cell.prepared_by()):
+            models.append((helper.title(), helper))
+            if helper.turn_limit(0) is None:
+                reply = f"a reply of `{helper.title()}`, which `{name}` asks, has no limit"
                 raise UserError(
                     f"{key} can't be kept: {reply}",
                     hint="give it a `budget`, in completion tokens: model = { …, budget = 4096 }",
@@ -555,8 +555,10 @@ class LedgerTill:
         """Raise `UserError` for a call that no cap can hold: before it is sent."""
         if self.ledger.limited and limit is None:
             key = "max_cost" if self.ledger.max_tokens is None else "max_tokens"
-            what = f"{key} can't be kept: a reply of `{model}`, which a method asks, has no limit"
-            raise UserError(what, hint="give it a `budget`, in completion tokens")
+            message = (
+                f"{key} can't be kept: a reply of `{model}`, which a method asks, has no limit"
+            )
+            raise UserError(message, hint="give it a `budget`, in completion tokens")
 
     def settle(self, call: int, bill: Bill | None) -> None:
         reservation = self._reservations.pop(call)

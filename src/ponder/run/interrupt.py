@@ -27,9 +27,9 @@ class Stopped(Exception):
 class Stop:
     """Whether a run has been asked to stop, and why."""
 
-    def __init__(self, grace: float = GRACE, tell: Callable[[], object] = bool) -> None:
+    def __init__(self, grace: float = GRACE, on_first_signal: Callable[[], object] = bool) -> None:
         self.grace = grace
-        self._tell = tell  # called when the first signal arrives
+        self._on_first_signal = on_first_signal
         self.asked = False
         self.error: Exception | None = None  # the error that stops the run
         self.signal: int | None = None  # the signal that stops it
@@ -48,7 +48,7 @@ class Stop:
             return
         self.signal = number
         self.ask()
-        self._tell()
+        self._on_first_signal()
 
     @contextlib.contextmanager
     def on_signals(self) -> Iterator[None]:

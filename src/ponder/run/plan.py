@@ -49,7 +49,8 @@ from ponder.study.study import StudySpec
 
 DAY = 86_400.0
 HINT = (
-    'name = "vllm" serves the same weights faster and name = "endpoint" asks a server (neither can `compress`); '
+    'name = "vllm" serves the same weights faster and '
+    'name = "endpoint" asks a server (neither can `compress`); '
     "`ponder run --ray` shares the work among machines"
 )
 CHARACTERS_PER_TOKEN = 4  # of an ordinary prompt
@@ -129,8 +130,8 @@ def counts(cells: Sequence[StudyCell], store: Store) -> tuple[int, int]:
     Those that `stop` decides on are not among the first.
     """
     fixed = [cell for cell in cells if not cell.quota.adaptive]
-    wanted = sum(cell.quota.samples * cell.count for cell in fixed)
-    return wanted - store.spent(fixed)[0], store.spent(cells)[0]
+    planned = sum(cell.quota.samples * cell.count for cell in fixed)
+    return planned - store.spent(fixed)[0], store.spent(cells)[0]
 
 
 def plan(study: StudySpec, path: Path) -> Plan:
@@ -153,7 +154,7 @@ def plan(study: StudySpec, path: Path) -> Plan:
 
 
 def saved(study: StudySpec, path: Path) -> Forecast | None:
-    """Return what the attempts that an adaptive run left out would take; None without a full plan."""
+    """Return what the attempts that an adaptive run left out would take, or None if unknown."""
     if study.chooses_sizes:
         return None
     return plan(dataclasses.replace(study, stop=None, max_tokens=None, max_cost=None), path).total
@@ -300,8 +301,8 @@ def _expected(
 def _nearest_size(row: _CellForecast, measured: Sequence[_CellForecast]) -> _CellForecast:
     """Return the measured cell whose size is nearest on a log scale."""
 
-    def distance(other: _CellForecast) -> float:
-        return abs(math.log((other.cell.size + 1) / (row.cell.size + 1)))
+    def distance(candidate: _CellForecast) -> float:
+        return abs(math.log((candidate.cell.size + 1) / (row.cell.size + 1)))
 
     return min(measured, key=distance)
 
@@ -395,15 +396,15 @@ def probe(study: StudySpec, attempts: int) -> tuple[StudyCell, ...]:
     Cells, not a smaller study: its methods would train on other problems.
     """
     if study.chooses_sizes:
-        what = "the goal `max_size` can't be probed: the run chooses the sizes"
-        raise UserError(what, where=study.where)
+        message = "the goal `max_size` can't be probed: the run chooses the sizes"
+        raise UserError(message, where=study.where)
     probed = []
     for cell in study.cells:
         if cell.quota.adaptive:
-            few = cell.first(attempts)
+            reduced = cell.first(attempts)
         else:
-            few = cell.with_quota(problems=min(attempts, cell.quota.problems or attempts))
-        probed.append(few.with_quota(samples=1))
+            reduced = cell.with_quota(problems=min(attempts, cell.quota.problems or attempts))
+        probed.append(reduced.with_quota(samples=1))
     return tuple(probed)
 
 

@@ -53,9 +53,10 @@ class Processes:
                     process.kill()
                 code = await process.wait()
             if code:
-                what = f"the process that made `{method.title()}` for {model.title()} {_ended(code, errors)}"
+                process_title = f"the process that made `{method.title()}` for {model.title()}"
                 raise UserError(
-                    what, hint="is there enough memory for so many at once? Run again to resume"
+                    f"{process_title} {_ended(code, errors)}",
+                    hint="is there enough memory for so many at once? Run again to resume",
                 )
 
     def hosted(self, cells: Sequence[StudyCell], model: Model) -> Model:  # noqa: ARG002 the interface's
@@ -66,43 +67,45 @@ class Processes:
 
 
 async def _listen(process: asyncio.subprocess.Process, sent: bytes, report: Report) -> None:
-    """Say what to make, and pass on its progress until it ends."""
-    to, back = process.stdin, process.stdout
-    assert to
-    assert back
+    """Send a process what to make, and report its progress until it ends."""
+    assert process.stdin
+    assert process.stdout
     try:
-        to.write(struct.pack("!Q", len(sent)) + sent)
-        await to.drain()
+        process.stdin.write(struct.pack("!Q", len(sent)) + sent)
+        await process.stdin.drain()
         while True:
-            (size,) = struct.unpack("!Q", await back.readexactly(8))
-            said = pickle.loads(await back.readexactly(size))  # noqa: S301 from our own process
-            if isinstance(said, Exception):
-                raise said
-            report(said)
+            (size,) = struct.unpack("!Q", await process.stdout.readexactly(8))
+            content = await process.stdout.readexactly(size)
+            message = pickle.loads(content)  # noqa: S301 from our own process
+            if isinstance(message, Exception):
+                raise message
+            report(message)
     except (asyncio.IncompleteReadError, ConnectionError):  # it has ended
         await process.wait()
 
 
 def _ended(code: int, errors: IO[bytes]) -> str:
+    """Describe how a process ended, with the last line of its standard error."""
     errors.seek(0)
-    said = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
-    how = (
-        f"was killed by {signal.Signals(-code).name}"
-        if code < 0
-        else f"ended with exit code {code}"
-    )
-    return f"{how}: {said}" if said else how
+    last_line = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+    ending = f"ended with exit code {code}"
+    if code < 0:
+        ending = f"was killed by {signal.Signals(-code).name}"
+    if last_line:
+        ending += f": {last_line}"
+    return ending
 
 
 def _serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which decides what ends
-    out, sys.stdout = sys.stdout.buffer, sys.stderr
+    out = sys.stdout.buffer
+    sys.stdout = sys.stderr  # what a plugin prints must not get into the messages
     (size,) = struct.unpack("!Q", sys.stdin.buffer.read(8))
     sent = sys.stdin.buffer.read(size)
     end_with_parent()
-    for said in making(sent):
-        text = pickle.dumps(said)
-        out.write(struct.pack("!Q", len(text)) + text)
+    for message in making(sent):
+        content = pickle.dumps(message)
+        out.write(struct.pack("!Q", len(content)) + content)
         out.flush()
 
 

@@ -79,11 +79,11 @@ class Tally:
     def cost(self) -> float:
         return self.ledger.spent.cost
 
-    def asking_seconds(self, now: float) -> float:
+    def asking_seconds(self, until: float) -> float:
         """Return the seconds since the start in which models were asked, not only prepared."""
         if self.silent_since is not None:
-            now = self.silent_since
-        return now - self.started - self.made_seconds
+            until = self.silent_since
+        return until - self.started - self.made_seconds
 
     def count(self, attempt: Attempt) -> None:
         """Count an attempt that has ended, and why it failed or could not be read."""
@@ -110,10 +110,10 @@ class Tally:
             self.made_seconds += monotonic() - self.silent_since
             self.silent_since = None
 
-    def ran_out(self, task: str, size: int, different: int, wanted: int, samples: int) -> None:
+    def ran_out(self, task: str, size: int, different: int, planned: int, samples: int) -> None:
         """Note that a task has fewer different problems of a size than a cell asks for."""
-        self.too_few[task, size] = different, wanted
-        self.planned -= (wanted - different) * samples
+        self.too_few[task, size] = different, planned
+        self.planned -= (planned - different) * samples
 
     def retried(self, retry: Retry) -> None:
         """Count a try that gave no answer; the last one of an attempt isn't repeated."""
@@ -187,7 +187,7 @@ def _in_notebook() -> bool:
 
 
 class _Notebook:
-    """The line as an output that is replaced, so that a saved notebook holds only its last state."""
+    """The line as an output that is replaced: a saved notebook holds only its last state."""
 
     def __init__(self, tally: Tally) -> None:
         from IPython.display import display
@@ -312,9 +312,9 @@ def summary(tally: Tally) -> str:
 
 def _warnings(tally: Tally) -> list[str]:
     lines = [f"warning: {printable(warning)}" for warning in tally.warnings[:MAX_REASONS]]
-    others = len(tally.warnings) - MAX_REASONS
-    if others > 0:
-        lines.append(count(others, "other warning"))
+    omitted = len(tally.warnings) - MAX_REASONS
+    if omitted > 0:
+        lines.append(count(omitted, "other warning"))
     return lines
 
 
@@ -339,9 +339,9 @@ def _troubles(tally: Tally) -> list[str]:
             reason = printable(why) or "no reason given"
             text = f"{ending} {attempts:,}: {reason}"
             lines.append(textwrap.fill(text, WIDTH, subsequent_indent="    ", **AT_SPACES))
-        others = len(reasons) - MAX_REASONS
-        if others > 0:
-            lines.append(f"{ending}: {count(others, 'other reason')}")
+        omitted = len(reasons) - MAX_REASONS
+        if omitted > 0:
+            lines.append(f"{ending}: {count(omitted, 'other reason')}")
     calls = tally.ledger.lost_calls
     if calls:
         tokens = tally.ledger.lost.tokens
@@ -355,9 +355,9 @@ def _troubles(tally: Tally) -> list[str]:
 def _sizes_with_few_problems(tally: Tally) -> list[str]:
     """Return sizes of which a task has fewer different problems than the study asks for."""
     lines = []
-    for (task, size), (different, wanted) in tally.too_few.items():
+    for (task, size), (different, planned) in tally.too_few.items():
         problems = f"{count(different, 'different problem')} of size {size}"
-        text = f"task `{task}` has only {problems}, where the study asks for {wanted:,}"
+        text = f"task `{task}` has only {problems}, where the study asks for {planned:,}"
         if different == 1:
             text += ": does the task use its seed?"
         lines.append(text)
@@ -374,7 +374,7 @@ def _preparation_spend(tally: Tally) -> list[str]:
 
 
 def cap_reached(tally: Tally) -> list[str]:
-    """Return how far a run came under its caps, and what to do; empty if it didn't stop at a cap."""
+    """Return how far a run came under its caps, and what to do; nothing if no cap stopped it."""
     ledger = tally.ledger
     if ledger.overbilled:
         reason = f"stopped: {ledger.overbilled}; no cap can be kept with such a server"
@@ -382,16 +382,16 @@ def cap_reached(tally: Tally) -> list[str]:
     if not ledger.capped:
         return []
     total = ledger.before.plus(ledger.spent)
-    wanted = ledger.refused or total
+    next_turn = ledger.refused or total
     limits = []
     keys = []
     if ledger.max_tokens is not None:
         spent = f"{total.tokens:,} of {ledger.max_tokens:,} tokens"
-        limits.append(f"{spent}, and the next turn may take {wanted.tokens:,}")
+        limits.append(f"{spent}, and the next turn may take {next_turn.tokens:,}")
         keys.append("max_tokens")
     if ledger.max_cost is not None:
         spent = f"{money_text(total.cost)} of {money_text(ledger.max_cost)} {tally.currency}"
-        limits.append(f"{spent}, and the next turn may cost {money_text(wanted.cost)}")
+        limits.append(f"{spent}, and the next turn may cost {money_text(next_turn.cost)}")
         keys.append("max_cost")
     lines = [
         f"stopped at the cap: {'; '.join(limits)}",

@@ -1,13 +1,12 @@
-"""Prepares and asks on a Ray cluster: `--ray`.
+"""Prepares and queries models on a Ray cluster: `--ray`.
 
 Every model with local weights is held by actors, as many as its `replicas`, and every preparation
-is a task. Ray places them where there are the GPUs and CPUs that they need. Seeds, keys and the
-store are the run's own, so the results are the same as without Ray. An actor or a node that dies
-costs what it had not delivered: its requests are asked elsewhere, its training resumes from the
-last checkpoint.
+is a task. Ray places them on nodes with the GPUs and CPUs that they need. Seeds, keys and the store
+are the run's, so the results are the same as without Ray. If an actor or a node dies, its requests
+in progress go to another, and its training resumes from the last checkpoint.
 
-All nodes must see the same files: `$PONDER_MODELS`, where made models are, weights in folders, the
-study's own files.
+All nodes must see the same files: `$PONDER_MODELS`, where prepared models are, weights in folders,
+the study's own files.
 """
 
 from __future__ import annotations
@@ -51,13 +50,14 @@ class Cluster:
     jobs: int | None = None
 
     def __init__(self, address: str, cells: Sequence[StudyCell]) -> None:
-        self._address, self._cells = address, cells
-        self._began = False
+        self._address = address
+        self._cells = cells
+        self._connected_here = False
 
     def __enter__(self) -> Self:
         if not ray.is_initialized():  # a program may have connected already
             _connect(self._address)
-            self._began = True
+            self._connected_here = True
         self._mark = _mark(models_folder())
         self._check_room()
         return self
@@ -68,36 +68,38 @@ class Cluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._began:
+        if self._connected_here:
             ray.shutdown()
 
     def _check_room(self) -> None:
-        """Raise `UserError` for a model or a method that no node has room for: Ray would wait
-        forever.
-        """
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        """Raise `UserError` if no node has room for a model or a method: Ray would wait forever."""
+        nodes = []
+        for node in ray.nodes():
+            if node["Alive"]:
+                gpus = node["Resources"].get("GPU", 0)
+                cpus = node["Resources"].get("CPU", 0)
+                nodes.append((gpus, cpus))
         for cell in self._cells:
-            asked = [cell.hosting.needs(cell.model)] if _has_weights(cell.model) else []
-            for needs in (
-                *asked,
-                *(cell.hosting.needs(cell.model, given) for given in cell.making),
-            ):
-                if not any(
-                    n.get("GPU", 0) >= (needs.gpus or 0) and n.get("CPU", 0) >= (needs.cpus or 0)
-                    for n in nodes
+            needs = [cell.hosting.needs(cell.model, method) for method in cell.making]
+            if _has_weights(cell.model):
+                needs.insert(0, cell.hosting.needs(cell.model))
+            for resources in needs:
+                if any(
+                    gpus >= (resources.gpus or 0) and cpus >= (resources.cpus or 0)
+                    for gpus, cpus in nodes
                 ):
-                    most = Resources(
-                        max(n.get("GPU", 0) for n in nodes), max(n.get("CPU", 0) for n in nodes)
-                    )
-                    what = f"no node has {needs.text()}; the largest have {most.text()}"
-                    raise UserError(
-                        what,
-                        where=f"model `{cell.label.model}`",
-                        hint="ray = { gpus = …, cpus = … }",
-                    )
+                    continue
+                largest = Resources(max(gpus for gpus, _ in nodes), max(cpus for _, cpus in nodes))
+                raise UserError(
+                    f"no node has {resources.text()}; the largest have {largest.text()}",
+                    where=f"model `{cell.label.model}`",
+                    hint="ray = { gpus = …, cpus = … }",
+                )
 
     def queue(self, cell: StudyCell) -> str:
-        return f"ray {cell.label.model}" if _has_weights(cell.model) else cell.model.server()
+        if _has_weights(cell.model):
+            return f"ray {cell.label.model}"
+        return cell.model.server()
 
     def hosted(self, cells: Sequence[StudyCell], model: Model) -> Model:
         cell = cells[0]
@@ -125,23 +127,25 @@ class Cluster:
         report: Report,
         allowance: Money | None = None,
     ) -> None:
-        sent, losses = packed(method, model, allowance), 0
+        sent = packed(method, model, allowance)
+        losses = 0
         report({"waits_for": needs.text()})
         while True:
             try:
-                async for said in self._make(sent, needs):
-                    # by the node that died; shared storage may not know yet
-                    if isinstance(said, Held) and losses:
-                        raise HostLost(str(said))
-                    if isinstance(said, Exception):
-                        raise said
-                    report(said)
+                async for message in self._make(sent, needs):
+                    # the lock of a node that died, which shared storage may still show
+                    if isinstance(message, Held) and losses:
+                        raise HostLost(str(message))
+                    if isinstance(message, Exception):
+                        raise message
+                    report(message)
             except HostLost as lost:
                 losses += 1
                 if losses >= MAX_LOSSES:
-                    what = f"`{method.title()}` was begun {losses} times, and its process or node ended each time"
                     raise UserError(
-                        f"{what}: {lost}", hint="is there enough memory? Run again to resume"
+                        f"`{method.title()}` was begun {losses} times, "
+                        f"and its process or node ended each time: {lost}",
+                        hint="is there enough memory? Run again to resume",
                     ) from lost
             else:
                 return
@@ -187,33 +191,32 @@ def _mark(folder: Path) -> str:
 
 
 def _connect(address: str) -> None:
-    given = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
-    if given.startswith("ray://"):
-        what = "Ray Client (ray://) is not supported: the run must see the same files as the nodes"
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS", address)
+    if address.startswith("ray://"):
         raise UserError(
-            what, where="--ray", hint="run on a node of the cluster: --ray auto, or ray job submit"
+            "Ray Client (ray://) is not supported: the run must see the same files as the nodes",
+            where="--ray",
+            hint="run on a node of the cluster: --ray auto, or ray job submit",
         )
-    if given not in ("auto", "local"):
-        _check_answers(given)
+    if address not in ("auto", "local"):
+        _check_answers(address)
     try:
-        ray.init(address=given, log_to_driver=False, logging_level="error")
+        ray.init(address=address, log_to_driver=False, logging_level="error")
     except ConnectionError as error:
+        message = f"no Ray cluster answers: {error}"
+        if address == "auto":
+            message = "no Ray cluster runs on this machine"
         hint = "ray start --head starts one here; --ray local starts one for this run"
-        what = (
-            "no Ray cluster runs on this machine"
-            if given == "auto"
-            else f"no Ray cluster answers: {error}"
-        )
-        raise UserError(what, where="--ray", hint=hint) from None
-    except (
-        RuntimeError,
-        ValueError,
-    ) as error:  # another version of Ray or Python; an address of another form
-        raise UserError(f"can't connect to {given}: {_first_line(error)}", where="--ray") from None
+        raise UserError(message, where="--ray", hint=hint) from None
+    except (RuntimeError, ValueError) as error:
+        # another version of Ray or Python, or an address of another form
+        message = f"can't connect to {address}: {_first_line(error)}"
+        raise UserError(message, where="--ray") from None
 
 
 def _check_answers(address: str) -> None:
-    """Raise `UserError` if no Ray cluster answers at an address; `ray.init` would wait for minutes."""
+    """Raise `UserError` if no Ray cluster answers at an address, before `ray.init` waits."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise UserError(
@@ -238,17 +241,19 @@ def _check_answers(address: str) -> None:
         address,
     ]
     try:
-        healthy = (
-            subprocess.run(  # noqa: S603
-                command, capture_output=True, timeout=HEALTH_SECONDS, check=False
-            ).returncode
-            == 0
+        health = subprocess.run(  # noqa: S603
+            command, capture_output=True, timeout=HEALTH_SECONDS, check=False
         )
+        healthy = health.returncode == 0
     except subprocess.TimeoutExpired:
         healthy = False
     if not healthy:
-        hint = "the port of the head node is 6379 unless given; 8265 is the dashboard, 10001 Ray Client"
-        raise UserError(f"what answers at {address} is no Ray cluster", where="--ray", hint=hint)
+        raise UserError(
+            f"what answers at {address} is not a Ray cluster",
+            where="--ray",
+            hint="the port of the head node is 6379 unless given; "
+            "8265 is the dashboard, 10001 Ray Client",
+        )
 
 
 def _first_line(error: BaseException) -> str:
@@ -303,7 +308,8 @@ class _Weights:
         return await model.__aenter__()
 
     async def complete(self, task: int, request: Request) -> Completion | Exception:
-        if error := await self.open():
+        error = await self.open()
+        if error:
             return error
         assert self._model
         try:

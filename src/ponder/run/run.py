@@ -1,9 +1,10 @@
 """Runs a study: asks its models, grades their answers and stores the attempts.
 
-One loop serves every kind of model. A run keeps `concurrency` attempts of a model in progress, grades each answer as it arrives, and
-stores it. Models that wait for different servers run at the same time. A run asks only what the
-store doesn't hold, so running a study again resumes it. Memory doesn't grow with the number of
-attempts: problems are generated as they are asked, and texts are dropped once they are stored.
+One loop serves every kind of model. A run keeps `concurrency` attempts of a model in progress,
+grades each answer as it arrives, and stores it. Models that wait for different servers run at the
+same time. A run asks only what the store doesn't hold, so running a study again resumes it. Memory
+doesn't grow with the number of attempts: problems are generated as they are asked, and texts are
+dropped once they are stored.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ async def run(
     cells: Sequence[StudyCell] | None = None,
     executor: Executor | None = None,
 ) -> None:
-    """Make the attempts that the store doesn't hold, of the study or of `cells`, within its caps."""
+    """Make the attempts of the study, or of `cells`, that the store lacks, under its caps."""
     if stop is None:
         stop = Stop()
     if cells is None:
@@ -88,7 +89,7 @@ def _trials(study: StudySpec, cells: Sequence[StudyCell]) -> list[Trial]:
 
 
 async def _ask_everything(cells: Sequence[StudyCell], run: Run) -> None:
-    """Ask what is known beforehand and what each model's trials decide, then trials across models."""
+    """Ask fixed cells and what each model's trials decide, then trials across models."""
     await _check_servers(cells, run)
     across_models = [trial for trial in run.trials if trial.across_models]
     first = [cell for cell in cells if not (across_models and cell.quota.adaptive)]
@@ -180,7 +181,7 @@ async def _ask_model(cells: list[StudyCell], run: Run) -> None:
 
 
 def _rounds(cells: Sequence[StudyCell], run: Run) -> Iterator[list[StudyCell]]:
-    """Yield cells to ask of one model together: those known beforehand, then rounds of its trials."""
+    """Yield cells to ask of one model together: the fixed ones, then rounds of its trials."""
     yield [cell for cell in cells if not cell.quota.adaptive]
     for trial in run.trials:
         if not trial.across_models and trial.arms[0][0].model_key == cells[0].model_key:
@@ -250,9 +251,9 @@ class _Failures:
             return
         self._count += 1
         if self._count >= self._most:
-            what = f"the last {self._count} attempts failed: {attempt.why}"
+            message = f"the last {self._count} attempts failed: {attempt.why}"
             hint = "check the endpoint or the model, then run again to resume"
-            raise UserError(what, hint=hint)
+            raise UserError(message, hint=hint)
 
 
 def _pending_attempts(cells: Sequence[StudyCell], run: Run) -> Iterator[PendingAttempt]:
@@ -270,7 +271,7 @@ def pending(cell: StudyCell, store: Store, tally: Tally) -> Iterator[PendingAtte
             positions = quota.positions
         if done.issuperset(itertools.product(positions, range(quota.samples))):
             return  # without generating a problem: a large puzzle takes a second
-    begun = store.begun(cell)
+    partial_turns = store.begun(cell)
     problems = 0
     for position, problem in cell.numbered():
         problems = position + 1
@@ -278,7 +279,7 @@ def pending(cell: StudyCell, store: Store, tally: Tally) -> Iterator[PendingAtte
         if missing:
             _check_problem_name(cell, position, problem, store)
         for sample in missing:
-            turns = begun.pop((position, sample), ())
+            turns = partial_turns.pop((position, sample), ())
             yield PendingAttempt(cell, position, problem, sample, turns)
     if quota.problems is not None and problems < quota.problems and cell.task.fixed() is None:
         tally.ran_out(cell.label.task, cell.size, problems, quota.problems, quota.samples)
@@ -289,9 +290,9 @@ def _check_problem_name(cell: StudyCell, position: int, problem: Problem, store:
     name = store.problem_name(cell, position)
     if name is None or name == problem.id:
         return
-    made = f"problem {position + 1} of size {cell.size} is `{problem.id}`"
+    generated = f"problem {position + 1} of size {cell.size} is `{problem.id}`"
     raise UserError(
-        f"{made}, but the store has `{name}` there",
+        f"{generated}, but the store has `{name}` there",
         where=f"task `{cell.label.task}`",
         hint="a task that makes other problems needs another `version`, "
         "and the same seed the same problem",
@@ -299,7 +300,7 @@ def _check_problem_name(cell: StudyCell, position: int, problem: Problem, store:
 
 
 class _Feed:
-    """Hands out attempts. Problems are generated in a thread, so that a slow one delays no answer."""
+    """Hands out attempts. Problems are generated in a thread: a slow one delays no answer."""
 
     def __init__(self, attempts: Iterator[PendingAttempt], stop: Stop) -> None:
         self._attempts = attempts

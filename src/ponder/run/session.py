@@ -56,7 +56,7 @@ class Session:
 def open_session(
     study: StudySpec,
     path: Path,
-    tell: Callable[[str], object],
+    notify: Callable[[str], object],
     *,
     cells: Sequence[StudyCell] | None = None,
     jobs: int = 1,
@@ -66,21 +66,21 @@ def open_session(
 ) -> Iterator[Session]:
     """Check a study and open what a run of it needs, until the block ends.
 
-    `cells` are asked instead of all cells of the study. `tell` prints a message to the user:
+    `cells` are asked instead of all cells of the study. `notify` prints a message to the user:
     warnings about the study, unless `warn` is false, and what was done if the run ends with a
     `UserError`.
     """
     study.check()
     if warn:
         for warning in study.warnings():
-            tell(warning)
+            notify(warning)
     if cells is None:
         cells = study.cells
     with Store(path, lock=True) as store:
         if warn and ray is None and (warning := slow_warning(study, cells, store)):
-            tell(warning)
+            notify(warning)
         if release_lost:
-            _release_lost(study, store, tell)
+            _release_lost(study, store, notify)
         planned, stored = counts(cells, store)
         tally = Tally(planned=planned, stored_before=stored)
         with executing(cells, ray, jobs) as executor:
@@ -88,15 +88,15 @@ def open_session(
                 yield Session(study, cells, store, executor, tally)
             except UserError:
                 if done := work_done(tally):
-                    tell(done)
+                    notify(done)
                 raise
 
 
-def _release_lost(study: StudySpec, store: Store, tell: Callable[[str], object]) -> None:
+def _release_lost(study: StudySpec, store: Store, notify: Callable[[str], object]) -> None:
     """Count as not spent what was in flight when runs of the study were killed."""
     tokens, _ = store.held_by_runs(study.name)
     store.release_held(study.name)
-    tell(f"{tokens:,} tokens of calls in flight when runs were killed are counted as not spent")
+    notify(f"{tokens:,} tokens of calls in flight when runs were killed are counted as not spent")
 
 
 def work_done(tally: Tally) -> str:

@@ -1,9 +1,9 @@
-"""Uses other processes, on this machine or others: to hold a model's weights, and to prepare models.
+"""Uses other processes, here or on other machines: to hold a model's weights and prepare models.
 
-A request goes to the host with the fewest in progress. A host may be lost at any time, with its
-process or its whole machine; it is then left alone until it answers again, and its requests are
-asked elsewhere. That isn't a failure of theirs, so nothing is stored of it. A model that loses
-hosts again and again without an answer ends the run.
+A request goes to the host with the fewest requests in progress. A host may be lost at any time,
+with its process or its whole machine; it then gets no requests until it answers again, and those it
+had go to other hosts. That isn't a failure of the attempts, so nothing is stored of it. A model
+that loses hosts again and again without an answer ends the run.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from ponder.core.metering import METER, CapReached, Meter
 from ponder.models import models_folder
 from ponder.run.caps import MOST, Account, Ledger, LedgerTill
 
-# of a request, in its order
+# the fields of a request that are sent to a host
 SENT = ("problem", "messages", "seed", "sample", "turn", "budget", "limit")
-AGAIN = 1.0  # seconds until a lost host is looked at again
-MAX_LOOKS = 600  # until it is given up
-MAX_LOSSES = 5  # of one host in a row, without an answer of any
+AGAIN = 1.0  # seconds until a lost host is tried again
+MAX_LOOKS = 600  # tries until it is given up
+MAX_LOSSES = 5  # of one host in a row, without an answer of any host
 
 
 class HostLost(Exception):
@@ -55,7 +55,7 @@ class Host(Protocol):
     async def complete(self, task: int, request: Request) -> Completion:
         """Answer a request.
 
-        The task is told by its number: it may hold a whole benchmark. Raises `HostLost`.
+        The task is named by its number: it may hold a whole benchmark. Raises `HostLost`.
         """
 
     def close(self) -> None:
@@ -70,7 +70,9 @@ class Hosted(Wrapped, Served):
     ) -> None:
         super().__init__(inner)
         self.concurrency = inner.concurrency * replicas
-        self._tasks, self._start, self._replicas = list(tasks), start, replicas
+        self._tasks = list(tasks)
+        self._start = start
+        self._replicas = replicas
 
     async def __aenter__(self) -> Self:
         """Start the hosts, and wait until one of them can answer."""
@@ -82,8 +84,9 @@ class Hosted(Wrapped, Served):
         self._opening: set[asyncio.Task[None]] = set()
         for _ in range(self._replicas):
             host = self._start()
-            self._in_progress[host] = self._losses[host] = 0
-            self._look_after(host)
+            self._in_progress[host] = 0
+            self._losses[host] = 0
+            self._reopen(host)
         try:
             await self._least_busy()
         except BaseException:
@@ -104,9 +107,10 @@ class Hosted(Wrapped, Served):
 
     async def complete(self, request: Request) -> Completion:
         number = next(i for i, task in enumerate(self._tasks) if task is request.task)
-        nobody: Any = None
-        # Functions of this process stay here. Local weights bill nothing, and don't call them.
-        sent = Request(nobody, *(getattr(request, name) for name in SENT))
+        # The task and the functions that watch a request stay here. Local weights bill nothing,
+        # and don't call these.
+        no_task: Any = None
+        sent = Request(no_task, **{name: getattr(request, name) for name in SENT})
         while True:
             host = await self._least_busy()
             self._in_progress[host] += 1
@@ -129,26 +133,31 @@ class Hosted(Wrapped, Served):
         return min(self._open, key=lambda host: self._in_progress[host])
 
     def _lost(self, host: Host, why: HostLost) -> None:
-        """Leave a host alone until it answers again.
+        """Send a host no more requests until it answers again.
 
-        Of all its requests that fail at once, the first says so.
+        Of its requests that fail together, only the first counts as a loss.
         """
         if host not in self._open:
             return
         self._open.discard(host)
         self._losses[host] += 1
         if self._losses[host] < MAX_LOSSES:
-            self._look_after(host)
+            self._reopen(host)
         else:
-            what = f"the process that holds {self.title()} ended {MAX_LOSSES} times without an answer: {why}"
-            self._give_up(UserError(what, hint="is there enough memory for the weights?"))
+            process = f"the process that holds {self.title()}"
+            error = UserError(
+                f"{process} ended {MAX_LOSSES} times without an answer: {why}",
+                hint="is there enough memory for the weights?",
+            )
+            self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
         """End the run, unless another host answers."""
         self._error = self._error or error
         self._changed.set()
 
-    def _look_after(self, host: Host) -> None:
+    def _reopen(self, host: Host) -> None:
+        """Open a host in the background."""
         task = asyncio.create_task(self._until_open(host))
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
@@ -181,7 +190,7 @@ def received(request: Request, task: Task) -> Request:
 
 
 def packed(*objects: Any) -> bytes:
-    """Objects for another process, with what it must know to read and use them as this one does."""
+    """Pickle objects for another process, with the environment that it needs to use them."""
     surroundings = {
         "version": __version__,
         "folder": Path.cwd(),
@@ -191,39 +200,40 @@ def packed(*objects: Any) -> bytes:
     try:
         return pickle.dumps((surroundings, pickle.dumps(objects)))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        what = f"a task, model or method can't be sent to another process: {error}"
-        raise UserError(what, hint='write it in a file of its own: name = "./mine.py"') from None
+        message = f"a task, model or method can't be sent to another process: {error}"
+        hint = 'write it in a file of its own: name = "./mine.py"'
+        raise UserError(message, hint=hint) from None
 
 
-def unpacked(sent: bytes, where: str = "") -> Any:
-    """Return the objects, in the other process; `where` names its machine in errors."""
+def unpacked(sent: bytes, node: str = "") -> Any:
+    """Return the objects, in the other process; `node` names its machine in errors."""
     surroundings, objects = pickle.loads(sent)  # noqa: S301 from our own run
     shared = "the study's folder must be on storage that every node shares: docs/gpus.md"
     if surroundings["version"] != __version__:
-        what = f"Ponder {__version__} is installed, and the run has {surroundings['version']}"
-        raise UserError(what, where=where, hint="install the same version on every node")
+        message = f"Ponder {__version__} is installed, and the run has {surroundings['version']}"
+        raise UserError(message, where=node, hint="install the same version on every node")
     os.environ["PONDER_MODELS"] = str(surroundings["models"])
     if surroundings["folder"].is_dir():
         os.chdir(surroundings["folder"])  # paths in a study may be relative
     for path in surroundings["files"]:
         if not path.is_file():
-            raise UserError(f"there is no file {path}", where=where, hint=shared)
+            raise UserError(f"there is no file {path}", where=node, hint=shared)
         plugins.from_path(path)
     return pickle.loads(objects)  # noqa: S301
 
 
-def making(sent: bytes, where: str = "") -> Iterator[Progress | Account | Exception]:
-    """Yield, in the other process, what `Method.make` yields, and at the end what it has spent of
-    its allowance.
+def making(sent: bytes, node: str = "") -> Iterator[Progress | Account | Exception]:
+    """Yield the progress of `Method.make` in the other process, then what it has spent.
 
     An error is yielded too, in a form that can be sent.
     """
     till = LedgerTill(Ledger())
     try:
-        method, model, allowance = unpacked(sent, where)
-        if allowance is not None:
-            till.ledger.max_tokens = None if allowance.tokens == MOST else allowance.tokens
-            till.ledger.max_cost = None if math.isinf(allowance.cost) else allowance.cost
+        method, model, allowance = unpacked(sent, node)
+        if allowance is not None and allowance.tokens != MOST:
+            till.ledger.max_tokens = allowance.tokens
+        if allowance is not None and not math.isinf(allowance.cost):
+            till.ledger.max_cost = allowance.cost
         METER.set(Meter(till))
         yield from method.make(model)
     except CapReached:

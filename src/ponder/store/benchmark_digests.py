@@ -1,5 +1,4 @@
-"""Finds the digests of benchmarks in a store, so that a study whose attempts are only read needs no
-data set.
+"""Finds the digests of benchmarks in a store, so that reading stored attempts needs no data set.
 
 A benchmark is identified by a digest of its problems. The cells of its attempts hold that digest:
 commands that ask nothing, such as `ponder report`, take it from there instead of reading the
@@ -39,11 +38,12 @@ def with_stored_digests(study: S, store: Path) -> S:
 
 
 def hub_benchmarks(study: StudySpec) -> list[str]:
-    """Return the names of the study's benchmarks whose problems are known only after reading them
-    from the hub.
-    """
-    names = [table["name"] for table in (*study.task, *study.train) if _is_from_hub(table)]
-    return list(dict.fromkeys(names))
+    """Return the names of the study's benchmarks that have to be read from the hub."""
+    names: dict[str, None] = {}
+    for table in (*study.task, *study.train):
+        if _is_from_hub(table):
+            names[table["name"]] = None
+    return list(names)
 
 
 def _is_from_hub(table: Table) -> bool:
@@ -55,21 +55,22 @@ def _is_from_hub(table: Table) -> bool:
 
 
 def with_digests(study: S, cells: Sequence[tuple[bytes, str]]) -> S:
-    """Return the study with the digests of its benchmarks as these stored cells (key, spec) have
-    them.
+    """Return the study with the digests of its benchmarks as stored cells (key, spec) have them.
 
     If the store has attempts at several versions of a benchmark, the newest that this study's
     models answered counts.
     """
     keys = {key for key, _ in cells}
     for name in hub_benchmarks(study):
-        digests = list(
-            dict.fromkeys(digest for _, spec in cells for digest in _digests(spec, name))
-        )
+        digests: dict[str, None] = {}
+        for _, spec in cells:
+            digests |= dict.fromkeys(_digests(spec, name))
         versions = [_with_digest(study, name, digest) for digest in digests or [NOT_STORED]]
-        study = next(
-            (version for version in versions if _has_attempts(version, name, keys)), versions[0]
-        )
+        study = versions[0]
+        for version in versions:
+            if _has_attempts(version, name, keys):
+                study = version
+                break
     return study
 
 
@@ -79,20 +80,19 @@ def _has_attempts(study: StudySpec, name: str, keys: set[bytes]) -> bool:
 
 def _with_digest(study: S, name: str, digest: str) -> S:
     def filled(tables: Sequence[Table]) -> list[Table]:
-        return [
-            {**table, "digest": digest}
-            if table.get("name") == name and _is_from_hub(table)
-            else table
-            for table in tables
-        ]
+        with_digest: list[Table] = []
+        for table in tables:
+            if table.get("name") == name and _is_from_hub(table):
+                with_digest.append({**table, "digest": digest})
+            else:
+                with_digest.append(table)
+        return with_digest
 
     return replace(study, task=filled(study.task), train=filled(study.train))
 
 
 def _digests(spec: str, name: str) -> Iterator[str]:
-    """Yield the digests of a benchmark's problems that a cell's JSON holds, also of what its
-    methods train on.
-    """
+    """Yield a benchmark's digests in a cell's JSON, also of problems that its methods train on."""
     if name not in spec:
         return
     try:

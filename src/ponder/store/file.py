@@ -23,7 +23,10 @@ class DamagedStore(UserError):
     """Parts of a store can't be read."""
 
     def __init__(self, path: Path, why: str) -> None:
-        hint = f"`ponder store check {shlex.quote(str(path))}` lists the damage, `ponder store repair` saves the rest"
+        hint = (
+            f"`ponder store check {shlex.quote(str(path))}` lists the damage, "
+            "`ponder store repair` saves the rest"
+        )
         super().__init__(f"{path} is damaged: {why}", hint=hint)
 
 
@@ -38,19 +41,22 @@ def errors(path: Path, *, writing: bool) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        if (known := _explained(error, path, writing)) is None:
+        explained = _explained(error, path, writing)
+        if explained is None:
             raise
-        raise known from None
+        raise explained from None
     except UnicodeDecodeError:  # SQLite's message quotes the damaged bytes
         raise DamagedStore(path, "its tables can't be read") from None
     except OSError as error:
-        raise UserError(
-            f"can't {'write' if writing else 'read'} {path}: {error.strerror}", hint=OTHER
-        ) from None
+        verb = "read"
+        if writing:
+            verb = "write"
+        raise UserError(f"can't {verb} {path}: {error.strerror}", hint=OTHER) from None
 
 
 def _explained(error: sqlite3.Error, path: Path, writing: bool) -> UserError | None:
-    code, why = getattr(error, "sqlite_errorname", ""), str(error)
+    code = getattr(error, "sqlite_errorname", "")
+    why = str(error)
     if code == "SQLITE_NOTADB":
         hint = f"{OTHER}; if it was a store once, `{recover(path)}` may save its attempts"
         return UserError(f"{path} is not a store: {why}", hint=hint)
@@ -88,8 +94,10 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
         db.execute("PRAGMA journal_mode = WAL")
         # only checkpoints wait for the disk; see `Store.sync`
         db.execute("PRAGMA synchronous = NORMAL")
-        if version < schema.VERSION:
-            db.executescript(schema.upgrade(version) if version else schema.create())
+        if version == 0:
+            db.executescript(schema.create())
+        elif version < schema.VERSION:
+            db.executescript(schema.upgrade(version))
     return db
 
 
@@ -126,14 +134,13 @@ def _reader(path: Path) -> sqlite3.Connection:
 
 
 def _immutable(path: Path) -> sqlite3.Connection:
-    """A store in a folder that can't be written to, where SQLite can't keep the index of a
-    write-ahead log.
-    """
+    """Open a store in a read-only folder, where SQLite can't index a write-ahead log."""
     log = Path(f"{path.resolve()}-wal")
     if log.is_file() and log.stat().st_size:
-        what = f"{path} can't be read here: the last attempts are in {log.name}, and this folder is read-only"
         raise UserError(
-            what, hint=f"copy {path.name} and {log.name} to a folder that can be written to"
+            f"{path} can't be read here: the last attempts are in {log.name}, "
+            "and this folder is read-only",
+            hint=f"copy {path.name} and {log.name} to a folder that can be written to",
         )
     return _connection(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
 
@@ -144,33 +151,35 @@ def _version(db: sqlite3.Connection, path: Path) -> int:
     try:
         version = int(db.execute("PRAGMA user_version").fetchone()[0])
         names = db.execute("SELECT name, type FROM sqlite_master").fetchall()
-        tables = {
-            t: {row[1] for row in db.execute(f"PRAGMA table_info('{t}')")}
-            for t, kind in names
-            if t in schema.COLUMNS
-        }
+        tables = {}
+        for name, _ in names:
+            if name in schema.COLUMNS:
+                columns = db.execute(f"PRAGMA table_info('{name}')")
+                tables[name] = {column[1] for column in columns}
         ours = db.execute("PRAGMA application_id").fetchone() == (schema.APPLICATION,)
     finally:
         db.rollback()
     if version > schema.VERSION and ours:
-        what = f"{path} was written by a newer Ponder (store version {version}, known up to {schema.VERSION})"
-        raise UserError(what, hint="pip install -U ponder-lab")
-    if 1 <= version < schema.OLDEST and schema.COLUMNS.keys() <= tables.keys():
-        what = f"{path} was written by Ponder 0.1 (store version {version}; this one reads {schema.OLDEST} and later)"
         raise UserError(
-            what, hint="read it with Ponder 0.1, or run the study again with another --store"
+            f"{path} was written by a newer Ponder "
+            f"(store version {version}, known up to {schema.VERSION})",
+            hint="pip install -U ponder-lab",
+        )
+    if 1 <= version < schema.OLDEST and schema.COLUMNS.keys() <= tables.keys():
+        raise UserError(
+            f"{path} was written by Ponder 0.1 "
+            f"(store version {version}; this one reads {schema.OLDEST} and later)",
+            hint="read it with Ponder 0.1, or run the study again with another --store",
         )
     empty = version == 0 and not names and not ours
-    if not empty and (
-        not schema.OLDEST <= version <= schema.VERSION or schema.missing(version, tables)
-    ):
-        what = (
-            "it has no tables"
-            if not names
-            else f"it has other tables: {', '.join(sorted(n for n, _ in names)[:5])}"
-        )
-        raise UserError(f"{path} is an SQLite file, but not a store: {what}", hint=OTHER)
-    return version
+    readable = schema.OLDEST <= version <= schema.VERSION
+    if empty or (readable and not schema.missing(version, tables)):
+        return version
+    reason = "it has no tables"
+    if names:
+        first_names = sorted(name for name, _ in names)[:5]
+        reason = f"it has other tables: {', '.join(first_names)}"
+    raise UserError(f"{path} is an SQLite file, but not a store: {reason}", hint=OTHER)
 
 
 def sync_folder(folder: Path) -> None:

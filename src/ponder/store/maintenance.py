@@ -1,14 +1,13 @@
-"""Checks a store row by row, and copies what is whole into a new one: to repair a store, or to
-merge several.
+"""Checks stores row by row, repairs one and merges several, by copying intact rows to a new store.
 
-A row is whole if it is the one that its digest was made from; runs of a study before version 5 have
-no digest, nor have rows that were changed by hand, so they need only be readable. An attempt is
-whole if its row, its cell, its problem and all of its turns are. Pages that SQLite can't read are
-left to SQLite's `.recover`.
+A row is intact if its digest matches. Runs of a study before version 5 have no digest, nor have
+rows that were changed by hand, so these need only be readable. An attempt is intact if its row, its
+cell, its problem and all of its turns are. Pages that SQLite can't read are left to SQLite's
+`.recover`.
 
-An attempt is known by the key of its cell, the place of its problem and its sample. Where two
-stores hold the same attempt, a finished one wins over one that failed or was interrupted, then the
-one with more turns, then the first.
+An attempt is identified by the key of its cell, the position of its problem and its sample. Where
+two stores hold the same attempt, a finished one wins over one that failed or was interrupted, then
+the one with more turns, then the first.
 """
 # ruff: noqa: S608 the parts of these statements are our own text
 
@@ -36,12 +35,13 @@ _SQL = (sqlite3.DatabaseError, UnicodeDecodeError)
 
 
 class Scan:
-    """What is whole in a store, by row number, and a sentence for each damage."""
+    """The intact rows of a store, by row number, and a sentence for each damage."""
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
             raise UserError(f"there is no store {path}", hint="check the path")
-        self.path, self.damage = path, list[str]()
+        self.path = path
+        self.damage: list[str] = []
         self.counts: dict[str, int] = defaultdict(int)  # rows that were read
         self.undigested = 0  # of those, the ones without a digest
         self.unreadable = ""  # why SQLite can't read a table to its end
@@ -50,20 +50,19 @@ class Scan:
             (self.version,) = self.db.execute("PRAGMA user_version").fetchone()
             # all that follows sees the same state, though a run may be writing
             self.db.execute("BEGIN")
-        # Bytes that are no UTF-8 can't be encoded again, which shows that the text is damaged.
+        # Bytes that are not UTF-8 can't be encoded again, which shows that the text is damaged.
         self.db.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
-        self.studies = [row for row, _ in self._whole("study", _check_study)]
-        self.cells = {number: row for row, number in self._whole("cell", _check_cell)}
-        self.problems = {number for _, number in self._whole("problem", _check_problem)}
-        self.seen: dict[int, int] = {}  # the cell of each attempt whose row is whole
-        self.turns, self._tokens = self._read_turns()
+        self.studies = [row for row, _ in self._intact("study", _check_study)]
+        self.cells = {number: row for row, number in self._intact("cell", _check_cell)}
+        self.problems = {number for _, number in self._intact("problem", _check_problem)}
+        self.turns: dict[int, list[int]] = {}  # row numbers of each attempt's turns, in order
+        self._tokens: dict[int, int] = {}  # of these turns
+        self._read_turns()
+        self.attempts = set[int]()  # with everything that they refer to
+        self.cell_of: dict[int, int] = {}  # the cell of each attempt whose row is intact
         self.highest = max(self.turns, default=0)  # number of an attempt
-        self.attempts = {
-            number
-            for row, number in self._whole("attempt", _check_attempt)
-            if self._complete(number, row)
-        }
-        for number in self.turns.keys() - self.seen.keys():
+        self._read_attempts()
+        for number in self.turns.keys() - self.cell_of.keys():
             self.damage.append(f"turns of attempt {number}: the attempt is missing")
 
     def __enter__(self) -> Self:
@@ -74,63 +73,77 @@ class Scan:
 
     def row(self, table: str, number: int) -> tuple[Any, ...]:
         """Return a row without its id and its digest."""
-        names = f"{getattr(schema, table.upper())}, digest"
-        sql = f"SELECT {names} FROM (SELECT rowid AS row, {schema.columns(table, self.version)} FROM main.{table})"
-        *row, _ = self.db.execute(f"{sql} WHERE row = ?", (number,)).fetchone()
-        return tuple(row)
+        names = getattr(schema, table.upper())
+        table_columns = schema.columns(table, self.version)
+        numbered = f"SELECT rowid AS row, {table_columns} FROM main.{table}"
+        sql = f"SELECT {names} FROM ({numbered}) WHERE row = ?"
+        row: tuple[Any, ...] = self.db.execute(sql, (number,)).fetchone()
+        return row
 
     def integrity(self) -> list[str]:
-        """What SQLite itself finds wrong with the file: pages, and indexes that don't match their
-        tables.
-        """
+        """Return SQLite's own findings: damaged pages, indexes that don't match their tables."""
         try:
-            found = [str(line) for (line,) in self.db.execute("PRAGMA integrity_check(20)")]
+            rows = self.db.execute("PRAGMA integrity_check(20)").fetchall()
         except _SQL as error:
-            found = [str(error)]
-        return [line.removeprefix("*** in database main ***\n") for line in found if line != "ok"]
+            rows = [(error,)]
+        findings = []
+        for (finding,) in rows:
+            text = str(finding)
+            if text != "ok":
+                findings.append(text.removeprefix("*** in database main ***\n"))
+        return findings
 
-    def _read_turns(self) -> tuple[dict[int, list[int]], dict[int, int]]:
-        """The row numbers of each attempt's turns in their order, up to the first that is missing;
-        and their tokens.
-        """
-        found: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
-        for row, number in self._whole("turn", _check_turn):
-            found[row[0]][row[1]] = (number, sum(row[5:8]))
-        turns, tokens = {}, {}
-        for attempt, by_position in found.items():
-            first = [by_position[i] for i in range(len(by_position)) if i in by_position]
-            if len(first) < len(by_position):
-                missing = next(i for i in range(len(by_position)) if i not in by_position)
-                self.damage.append(f"turn {missing} of attempt {attempt} is missing")
-                first = first[:missing]
-            turns[attempt] = [number for number, _ in first]
-            tokens[attempt] = sum(n for _, n in first)
-        return turns, tokens
+    def _read_turns(self) -> None:
+        """Read each attempt's turns in their order, up to the first that is missing."""
+        rows: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
+        for row, number in self._intact("turn", _check_turn):
+            attempt, position = row[:2]
+            rows[attempt][position] = (number, sum(row[5:8]))
+        for attempt, by_position in rows.items():
+            numbers = []
+            tokens = 0
+            for position in range(len(by_position)):
+                if position not in by_position:
+                    self.damage.append(f"turn {position} of attempt {attempt} is missing")
+                    break
+                number, turn_tokens = by_position[position]
+                numbers.append(number)
+                tokens += turn_tokens
+            self.turns[attempt] = numbers
+            self._tokens[attempt] = tokens
 
-    def _complete(self, number: int, row: tuple[Any, ...]) -> bool:
-        """Whether everything that an attempt refers to is there.
+    def _read_attempts(self) -> None:
+        """Read the attempts, and check that everything they refer to is in the store.
 
         Failed and open ones may lack their last turns.
         """
-        cell, problem, _, status = row[:4]
-        self.seen[number] = cell
-        self.highest = max(self.highest, number)
-        self.counts[status] += 1
-        found = [f"cell {cell}"] if cell not in self.cells else []
-        found += [f"problem {problem}"] if problem not in self.problems else []
-        if status not in ("failed", "open") and self._tokens.get(number) != sum(row[7:10]):
-            found.append("some of its turns")
-        self.damage += [f"attempt {number} lacks {what}" for what in found]
-        return not found
+        for row, number in self._intact("attempt", _check_attempt):
+            cell, problem, _, status = row[:4]
+            self.cell_of[number] = cell
+            self.highest = max(self.highest, number)
+            self.counts[status] += 1
+            missing = []
+            if cell not in self.cells:
+                missing.append(f"cell {cell}")
+            if problem not in self.problems:
+                missing.append(f"problem {problem}")
+            if status not in ("failed", "open") and self._tokens.get(number) != sum(row[7:10]):
+                missing.append("some of its turns")
+            for noun in missing:
+                self.damage.append(f"attempt {number} lacks {noun}")
+            if not missing:
+                self.attempts.add(number)
 
-    def _whole(
+    def _intact(
         self, table: str, check: Callable[[tuple[Any, ...]], None]
     ) -> Iterator[tuple[tuple[Any, ...], int]]:
-        """Yield the intact rows of a table with their numbers; columns as in `schema`, without id."""
+        """Yield the intact rows of a table without their ids, and their row numbers."""
         if self.version == 0:
             return
         for number, *columns in self._rows(table):
-            row = tuple(columns[1:]) if table in ("cell", "problem", "attempt") else tuple(columns)
+            if table in ("cell", "problem", "attempt"):
+                del columns[0]  # the id
+            row = tuple(columns)
             self.counts[table] += 1
             try:
                 if row[-1] is None:  # no digest
@@ -142,22 +155,20 @@ class Scan:
                 self.damage.append(f"{table} {number}: its text is damaged")
                 continue
             except _UNREADABLE as error:
-                self.damage.append(
-                    str(error) if str(error).startswith(table) else f"{table} {number}: {error}"
-                )
+                message = str(error)
+                if not message.startswith(table):
+                    message = f"{table} {number}: {error}"
+                self.damage.append(message)
                 continue
             self.undigested += row[-1] is None
             yield row, number
 
     def _rows(self, table: str) -> Iterator[tuple[Any, ...]]:
-        """Every row with its number, read without indexes, up to the first page that SQLite can't
-        read.
-        """
+        """Yield rows with their numbers, without indexes, up to a page that SQLite can't read."""
         names = schema.columns(table, self.version)
+        sql = f"SELECT rowid, {names} FROM main.{table} NOT INDEXED ORDER BY rowid"
         try:
-            yield from self.db.execute(
-                f"SELECT rowid, {names} FROM main.{table} NOT INDEXED ORDER BY rowid"
-            )
+            yield from self.db.execute(sql)
         except _SQL as error:
             self.unreadable = f"table {table} can't be read to its end: {error}"
             self.damage.append(self.unreadable)
@@ -169,24 +180,26 @@ def _check_study(row: tuple[Any, ...]) -> None:
     schema.verify("it", columns, check)
     f"{name}{resolved}{started}".encode()
     json.loads(resolved)
-    if not (isinstance(name, str) and all(isinstance(n, int | float | None) for n in spent)):
+    numbers = all(isinstance(amount, int | float | None) for amount in spent)
+    if not isinstance(name, str) or not numbers:
         raise ValueError("it can't be read")
 
 
 def _check_cell(row: tuple[Any, ...]) -> None:
     *columns, check = row
-    key, spec, made = columns
+    key, spec, making_cost = columns
     schema.verify("it", columns, check)
-    if not (isinstance(key, bytes) and isinstance(json.loads(spec), dict)):
+    if not isinstance(key, bytes) or not isinstance(json.loads(spec), dict):
         raise ValueError("it can't be read")
-    json.loads(made or "{}")
+    json.loads(making_cost or "{}")
 
 
 def _check_problem(row: tuple[Any, ...]) -> None:
     *columns, check = row
+    source, position, name, body = columns
     schema.verify("it", columns, check)
-    problem = msgspec.json.decode(zlib.decompress(row[3]), type=Problem)
-    if problem.id != row[2] or not (isinstance(row[0], bytes) and isinstance(row[1], int)):
+    problem = msgspec.json.decode(zlib.decompress(body), type=Problem)
+    if problem.id != name or not isinstance(source, bytes) or not isinstance(position, int):
         raise ValueError("it can't be read")
 
 
@@ -207,36 +220,40 @@ def _check_turn(row: tuple[Any, ...]) -> None:
 
 @dataclass
 class Copied:
-    """What a new store was made from."""
+    """What a repaired or merged store holds, and what was lost."""
 
     attempts: int = 0  # in the new store
     lost: int = 0  # attempts that were in a damaged store, and can't be saved
-    lost_by_cell: Counter[str] = field(default_factory=Counter)  # as far as it is known
+    lost_by_cell: Counter[str] = field(default_factory=Counter)  # where the cell can be read
     damage: list[str] = field(default_factory=list)
 
 
 def repair(path: Path, new: Path) -> Copied:
-    """Copy the attempts of a store that are whole, without rows that have changed or lack others."""
+    """Copy the intact attempts of a store to a new one."""
     with Scan(path) as old:
         if old.unreadable:
-            hint = f"`{recover(path)}` (`.dump` if it has no `.recover`), then `ponder store repair recovered.db -o {new}`"
+            hint = (
+                f"`{recover(path)}` (`.dump` if it has no `.recover`), "
+                f"then `ponder store repair recovered.db -o {new}`"
+            )
             raise UserError(f"{path} has damaged pages: {old.unreadable}", hint=hint)
         with _NewStore(new) as store:
             store.copy(old)
-        # Attempts are numbered without gaps, so those that are gone are known by their numbers.
+        # Attempts are numbered without gaps, so missing numbers are lost attempts.
         copied = Copied(len(old.attempts), old.highest - len(old.attempts), damage=old.damage)
-        for number in old.seen.keys() - old.attempts:
-            copied.lost_by_cell[_title(old, old.seen[number])] += 1
+        for number in old.cell_of.keys() - old.attempts:
+            copied.lost_by_cell[_title(old, old.cell_of[number])] += 1
         return copied
 
 
 def merge(paths: Sequence[Path], new: Path) -> Copied:
-    """Copy the attempts of several stores. All of them must be whole."""
+    """Copy the attempts of several intact stores to a new one."""
     with _NewStore(new) as store:
         for path in paths:
             with Scan(path) as old:
-                if found := old.damage or old.integrity():
-                    raise DamagedStore(path, found[0])
+                damage = old.damage or old.integrity()
+                if damage:
+                    raise DamagedStore(path, damage[0])
                 store.copy(old)
         return Copied(store.attempts())
 
@@ -247,23 +264,24 @@ class _NewStore:
     def __init__(self, path: Path) -> None:
         if path.exists():
             raise UserError(f"{path} already exists", hint="name a new file with -o")
-        self.path, self._part = path, Path(f"{path}.part")
+        self.path = path
+        self._partial = Path(f"{path}.part")
         self._remove()
 
     def __enter__(self) -> Self:
         with errors(self.path, writing=True):
-            self._db = connect(self._part, write=True)
+            self._db = connect(self._partial, write=True)
         return self
 
     def __exit__(self, kind: Any, *error: object) -> None:
         self._db.close()
         if kind is None:
-            self._part.replace(self.path)
+            self._partial.replace(self.path)
         self._remove()
 
     def _remove(self) -> None:
         for ending in ("", "-wal", "-shm"):
-            Path(f"{self._part}{ending}").unlink(missing_ok=True)
+            Path(f"{self._partial}{ending}").unlink(missing_ok=True)
 
     def attempts(self) -> int:
         return int(self._db.execute("SELECT COUNT(*) FROM attempt").fetchone()[0])
@@ -272,82 +290,95 @@ class _NewStore:
         with errors(self.path, writing=True):
             self._db.execute("BEGIN")
             for study in old.studies:
-                self._study(*study[:-1])
-            cells = {number: self._cell(*row[:3]) for number, row in old.cells.items()}
+                self._copy_study(*study[:-1])
+            cells = {}
+            for number, (key, spec, making_cost, _) in old.cells.items():
+                cells[number] = self._copy_cell(key, spec, making_cost)
             problems: dict[int, int] = {}
             for number in sorted(old.attempts):
-                cell, problem, *row = old.row("attempt", number)
-                turns = [old.row("turn", turn)[1:] for turn in old.turns.get(number, ())]
+                cell, problem, *grade_and_bill = old.row("attempt", number)
                 if problem not in problems:
-                    problems[problem] = self._problem(old.path, *old.row("problem", problem))
-                self._attempt((cells[cell], problems[problem], *row), turns)
+                    problems[problem] = self._copy_problem(old.path, *old.row("problem", problem))
+                turns = []
+                for turn_number in old.turns.get(number, ()):
+                    _, *turn = old.row("turn", turn_number)
+                    turns.append(turn)
+                self._copy_attempt((cells[cell], problems[problem], *grade_and_bill), turns)
             self._db.execute("COMMIT")
 
-    def _study(self, name: str, resolved: str, started: str, *spent: float | None) -> None:
-        """Keep a run once, though two copies of a store have it; of a run that went on, what it
-        spent in the end.
-        """
-        same = (name, resolved, started)
+    def _copy_study(self, name: str, resolved: str, started: str, *spent: float | None) -> None:
+        """Add a run, unless another copy of the store had it; the larger spending counts."""
+        run = (name, resolved, started)
         sql = "SELECT rowid, tokens FROM study WHERE name IS ? AND resolved IS ? AND started IS ?"
-        row = self._db.execute(sql, same).fetchone()
-        if row is None:
-            self._db.execute(PUT_STUDY, (*same, *spent, digest(*same, *spent)))
-        elif (spent[0] or 0) > (row[1] or 0):
-            self._db.execute(SPENT, (*spent, digest(*same, *spent), row[0]))
+        existing = self._db.execute(sql, run).fetchone()
+        if existing is None:
+            self._db.execute(PUT_STUDY, (*run, *spent, digest(*run, *spent)))
+            return
+        row_id, tokens = existing
+        if (spent[0] or 0) > (tokens or 0):
+            self._db.execute(SPENT, (*spent, digest(*run, *spent), row_id))
 
-    def _cell(self, key: bytes, spec: str, made: str | None) -> int:
-        row = self._db.execute("SELECT id, made FROM cell WHERE key = ?", (key,)).fetchone()
-        if row is None:
+    def _copy_cell(self, key: bytes, spec: str, making_cost: str | None) -> int:
+        values = (key, spec, making_cost)
+        sql = "SELECT id, made FROM cell WHERE key = ?"
+        existing = self._db.execute(sql, (key,)).fetchone()
+        if existing is None:
             sql = f"INSERT INTO cell ({CELL}, digest) VALUES (?, ?, ?, ?) RETURNING id"
-            row = self._db.execute(sql, (key, spec, made, digest(key, spec, made))).fetchone()
-        elif row[1] is None and made is not None:
+            (row_id,) = self._db.execute(sql, (*values, digest(*values))).fetchone()
+            return int(row_id)
+        row_id, existing_cost = existing
+        if existing_cost is None and making_cost is not None:
             sql = "UPDATE cell SET spec = ?, made = ?, digest = ? WHERE id = ?"
-            self._db.execute(sql, (spec, made, digest(key, spec, made), row[0]))
-        return int(row[0])
+            self._db.execute(sql, (spec, making_cost, digest(*values), row_id))
+        return int(row_id)
 
-    def _problem(self, path: Path, source: bytes, position: int, name: str, body: bytes) -> int:
+    def _copy_problem(
+        self, path: Path, source: bytes, position: int, name: str, body: bytes
+    ) -> int:
         sql = "SELECT id, name FROM problem WHERE source = ? AND position = ?"
-        row = self._db.execute(sql, (source, position)).fetchone()
-        if row is None:
+        existing = self._db.execute(sql, (source, position)).fetchone()
+        if existing is None:
             sql = f"INSERT INTO problem ({PROBLEM}, digest) VALUES (?, ?, ?, ?, ?) RETURNING id"
             values = (source, position, name, body)
-            row = self._db.execute(sql, (*values, digest(*values))).fetchone()
-        elif row[1] != name:
-            what = f"problem {position} of one task is {row[1]} in an earlier store and {name} in {path}"
+            (row_id,) = self._db.execute(sql, (*values, digest(*values))).fetchone()
+            return int(row_id)
+        row_id, existing_name = existing
+        if existing_name != name:
+            earlier = f"{existing_name} in an earlier store"
             raise UserError(
-                what, hint="the task's data has changed between the runs: keep these stores apart"
+                f"problem {position} of one task is {earlier} and {name} in {path}",
+                hint="the task's data has changed between the runs: keep these stores apart",
             )
-        return int(row[0])
+        return int(row_id)
 
-    def _attempt(self, row: tuple[Any, ...], turns: Sequence[tuple[Any, ...]]) -> None:
-        sql = "SELECT id, status, (SELECT COUNT(*) FROM turn WHERE attempt = id) FROM attempt"
-        known = self._db.execute(
-            f"{sql} WHERE cell = ? AND problem = ? AND sample = ?", row[:3]
-        ).fetchone()
-        if known and _rank(known[1], known[2]) >= _rank(row[3], len(turns)):
+    def _copy_attempt(self, row: tuple[Any, ...], turns: Sequence[Sequence[Any]]) -> None:
+        cell, problem, sample, status = row[:4]
+        sql = """SELECT status, (SELECT COUNT(*) FROM turn WHERE attempt = id) FROM attempt
+                 WHERE cell = ? AND problem = ? AND sample = ?"""
+        existing = self._db.execute(sql, (cell, problem, sample)).fetchone()
+        if existing and _rank(*existing) >= _rank(status, len(turns)):
             return
         (attempt,) = self._db.execute(PUT_ATTEMPT, (*row, digest(*row))).fetchone()
         self._db.execute("DELETE FROM turn WHERE attempt = ?", (attempt,))
-        for values in turns:
-            self._db.execute(PUT_TURN, (attempt, *values, digest(attempt, *values)))
+        for turn in turns:
+            self._db.execute(PUT_TURN, (attempt, *turn, digest(attempt, *turn)))
 
 
 def _rank(status: str, turns: int) -> tuple[bool, int]:
-    finished = status not in ("failed", "open")
-    return finished, 0 if finished else turns
+    """Return a sort key: of two copies of an attempt, the one with the higher rank is kept."""
+    if status in ("failed", "open"):
+        return False, turns
+    return True, 0
 
 
 def _title(old: Scan, cell: int) -> str:
-    """Describe a cell in few words."""
+    """Describe a cell by its task, its size, and its model with methods."""
     if cell not in old.cells:
         return "unknown"
     spec = json.loads(old.cells[cell][1])
-    methods = [m.get("name", "?") for m in spec.get("methods", [])]
+    task = spec.get("task", {})
     model = spec.get("model", {})
-    parts = [spec.get("task", {}).get("name", "?"), f"size {spec.get('task', {}).get('size', '?')}"]
-    return ", ".join(
-        [
-            *parts,
-            " + ".join([model.get("label") or model.get("id") or model.get("name", "?"), *methods]),
-        ]
-    )
+    chain = [model.get("label") or model.get("id") or model.get("name", "?")]
+    for method in spec.get("methods", []):
+        chain.append(method.get("name", "?"))
+    return f"{task.get('name', '?')}, size {task.get('size', '?')}, {' + '.join(chain)}"

@@ -33,7 +33,8 @@ class Details(Mapping[str, Any]):
     __slots__ = ("_names", "_values")
 
     def __init__(self, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
-        self._names, self._values = names, values
+        self._names = names
+        self._values = values
 
     def __getitem__(self, name: str) -> Any:
         try:
@@ -84,9 +85,9 @@ class OutcomeReader:
         ).decode
 
     def read(
-        self, cell: StudyCell, made: Mapping[str, float], rows: Iterator[Sequence[Any]]
+        self, cell: StudyCell, making_cost: Mapping[str, float], rows: Iterator[Sequence[Any]]
     ) -> Iterator[Outcome]:
-        """Yield the outcomes of a cell's rows: attempt id, problem name, digest, and the attempt."""
+        """Yield the outcomes of a cell's rows (attempt id, problem name, digest, attempt)."""
         texts = self._texts
         counts = self._counts
         for row_id, name, check, *row in rows:
@@ -122,7 +123,7 @@ class OutcomeReader:
                 _one(self._counters, counted_by),
                 self._compact(details) if details else NOTHING,
                 row_id,
-                made,
+                making_cost,
                 cached,
             )
 
@@ -134,34 +135,41 @@ class OutcomeReader:
         self._lists.clear()
 
     def _compact(self, text: str) -> Mapping[str, Any]:
-        if (known := self._details.get(text)) is None:
-            decoded = self._decode(text)
-            names = tuple(map(sys.intern, decoded))
-            names = self._names.setdefault(names, names)
-            values = tuple(self._shared(v) if isinstance(v, list) else v for v in decoded.values())
-            known = Details(names, values)
-            if len(self._details) < MOST_SAMPLES:
-                self._details[text] = known
-        return known
+        if text in self._details:
+            return self._details[text]
+        decoded = self._decode(text)
+        names = tuple(map(sys.intern, decoded))
+        names = self._names.setdefault(names, names)
+        values = []
+        for value in decoded.values():
+            if isinstance(value, list):
+                values.append(self._shared(value))
+            else:
+                values.append(value)
+        details = Details(names, tuple(values))
+        if len(self._details) < MOST_SAMPLES:
+            self._details[text] = details
+        return details
 
     def _shared(self, numbers: list[Any]) -> list[Any]:
         """Return an equal list of this problem if there is one, such as the true running sums."""
         if not {*map(type, numbers)} <= {int, NoneType}:  # 1 equals True and 1.0
             return numbers
-        for known in self._lists:
-            if known == numbers:
-                return known
+        for earlier in self._lists:
+            if earlier == numbers:
+                return earlier
         if len(self._lists) < MOST_SAMPLES:
             self._lists.append(numbers)
         return numbers
 
 
-def _one(known: dict[Value, Value], value: Value) -> Value:
+def _one(values: dict[Value, Value], value: Value) -> Value:
     """Return the first of equal values, if there are not too many different ones."""
-    if (first := known.get(value)) is not None:
+    first = values.get(value)
+    if first is not None:
         return first
-    if len(known) < MOST_VALUES:
-        known[value] = value
+    if len(values) < MOST_VALUES:
+        values[value] = value
     return value
 
 
@@ -175,31 +183,41 @@ def with_ballots(store: Store, cells: Sequence[StudyCell]) -> list[Outcome]:
     ballots: dict[int, Details] = {}  # details of attempts that have no others
     with store.snapshot():
         for cell in cells:
-            votes = dict(_votes(store, cell)) if cell.quota.samples > 1 else {}
+            votes: dict[tuple[str, int], int] = {}
+            if cell.quota.samples > 1:
+                votes = _votes(store, cell)
             for outcome in store.outcomes([cell]):
                 vote = votes.get((outcome.problem, outcome.sample))
-                if vote is not None:
-                    details: Mapping[str, Any]
-                    if outcome.details:
-                        details = {**outcome.details, "ballot": vote}
-                    else:
-                        details = ballots.setdefault(vote, Details(("ballot",), (vote,)))
-                    outcome = outcome._replace(details=details)  # noqa: PLW2901
-                outcomes.append(outcome)
+                if vote is None:
+                    outcomes.append(outcome)
+                    continue
+                details: Mapping[str, Any]
+                if outcome.details:
+                    details = {**outcome.details, "ballot": vote}
+                else:
+                    details = ballots.setdefault(vote, Details(("ballot",), (vote,)))
+                outcomes.append(outcome._replace(details=details))
     return outcomes
 
 
-def _votes(store: Store, cell: StudyCell) -> Iterator[tuple[tuple[str, int], int | None]]:
-    """Yield problem and sample with the number of the answer, equal for equal answers."""
+def _votes(store: Store, cell: StudyCell) -> dict[tuple[str, int], int]:
+    """Return a number for the answer of each problem and sample, equal for equal answers."""
+    votes = {}
     for problem, samples in store.answers(cell):
         if len(problem.turns) > 1:
             continue
-        right = [(sample, answer) for sample, correct, answer in samples if correct]
-        wrong = [(sample, answer) for sample, correct, answer in samples if not correct]
-        # Compared separately, so that no comparison of two spellings can put a right answer and a
-        # wrong one together.
-        for offset, group in ((0, right), (len(right), wrong)):
-            parsed = [parse_answer(cell.task, problem, answer) for _, answer in group]
-            numbers = equal_answers(cell.task, parsed)
-            for (sample, _), vote in zip(group, numbers, strict=True):
-                yield (problem.id, sample), None if vote is None else offset + vote
+        # Right and wrong answers are compared separately, so that no comparison of two spellings
+        # can put a right answer and a wrong one together.
+        offset = 0
+        for right in (True, False):
+            numbers = []
+            answers = []
+            for sample, correct, answer in samples:
+                if correct == right:
+                    numbers.append(sample)
+                    answers.append(parse_answer(cell.task, problem, answer))
+            for sample, vote in zip(numbers, equal_answers(cell.task, answers), strict=True):
+                if vote is not None:
+                    votes[problem.id, sample] = offset + vote
+            offset = len(answers)
+    return votes

@@ -21,8 +21,8 @@ APPLICATION = 0x506F6E64  # "Pond", since version 4: tells a store from any othe
 # New columns go to the end, where an upgrade adds them too.
 SCHEMA = """
 CREATE TABLE study (
-    name TEXT, resolved TEXT, started TEXT DEFAULT CURRENT_TIMESTAMP, tokens INTEGER, cost REAL, lost_tokens INTEGER,
-    held_tokens INTEGER, held_cost REAL, digest INTEGER);
+    name TEXT, resolved TEXT, started TEXT DEFAULT CURRENT_TIMESTAMP, tokens INTEGER, cost REAL,
+    lost_tokens INTEGER, held_tokens INTEGER, held_cost REAL, digest INTEGER);
 CREATE TABLE cell (id INTEGER PRIMARY KEY, key BLOB UNIQUE, spec TEXT, made TEXT, digest INTEGER);
 CREATE TABLE problem (
     id INTEGER PRIMARY KEY, source BLOB, position INTEGER, name TEXT, body BLOB, digest INTEGER,
@@ -30,12 +30,14 @@ CREATE TABLE problem (
 CREATE TABLE attempt (
     id INTEGER PRIMARY KEY, cell INTEGER, problem INTEGER, sample INTEGER,
     status TEXT, correct INTEGER, why TEXT, details TEXT,
-    prompt_tokens INTEGER, thinking_tokens INTEGER, answer_tokens INTEGER, seconds REAL, counted_by TEXT,
-    cached_tokens INTEGER DEFAULT 0, digest INTEGER, UNIQUE (cell, problem, sample));
+    prompt_tokens INTEGER, thinking_tokens INTEGER, answer_tokens INTEGER, seconds REAL,
+    counted_by TEXT, cached_tokens INTEGER DEFAULT 0, digest INTEGER,
+    UNIQUE (cell, problem, sample));
 CREATE TABLE turn (
     attempt INTEGER, position INTEGER, thinking BLOB, answer TEXT, stop TEXT,
-    prompt_tokens INTEGER, thinking_tokens INTEGER, answer_tokens INTEGER, seconds REAL, counted_by TEXT,
-    measures TEXT, cached_tokens INTEGER DEFAULT 0, digest INTEGER, PRIMARY KEY (attempt, position));
+    prompt_tokens INTEGER, thinking_tokens INTEGER, answer_tokens INTEGER, seconds REAL,
+    counted_by TEXT, measures TEXT, cached_tokens INTEGER DEFAULT 0, digest INTEGER,
+    PRIMARY KEY (attempt, position));
 """
 # The columns of a row that its digest is made from, in this order.
 STUDY = "name, resolved, started, tokens, cost, lost_tokens, held_tokens, held_cost"
@@ -56,16 +58,18 @@ COLUMNS = {
     "attempt": f"id, {ATTEMPT}, digest",
     "turn": f"{TURN}, digest",
 }
-PUT_ATTEMPT = f"""INSERT INTO attempt ({ATTEMPT}, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+PUT_ATTEMPT = f"""INSERT INTO attempt ({ATTEMPT}, digest)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (cell, problem, sample) DO UPDATE SET
-    status = excluded.status, correct = excluded.correct, why = excluded.why, details = excluded.details,
-    prompt_tokens = excluded.prompt_tokens, thinking_tokens = excluded.thinking_tokens,
-    answer_tokens = excluded.answer_tokens, seconds = excluded.seconds, counted_by = excluded.counted_by,
+    status = excluded.status, correct = excluded.correct, why = excluded.why,
+    details = excluded.details, prompt_tokens = excluded.prompt_tokens,
+    thinking_tokens = excluded.thinking_tokens, answer_tokens = excluded.answer_tokens,
+    seconds = excluded.seconds, counted_by = excluded.counted_by,
     cached_tokens = excluded.cached_tokens, digest = excluded.digest
     RETURNING id"""
 PUT_STUDY = f"INSERT INTO study ({STUDY}, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-SPENT = """UPDATE study SET tokens = ?, cost = ?, lost_tokens = ?, held_tokens = ?, held_cost = ?, digest = ?
-    WHERE rowid = ?"""
+SPENT = """UPDATE study SET tokens = ?, cost = ?, lost_tokens = ?, held_tokens = ?, held_cost = ?,
+    digest = ? WHERE rowid = ?"""
 PUT_TURN = (
     f"INSERT OR REPLACE INTO turn ({TURN}, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
@@ -102,69 +106,98 @@ _TURN_TYPES: tuple[Any, ...] = (int, int, (bytes, NoneType), str, str, *_BILL, (
 
 def create() -> str:
     """Return the SQL that makes an empty file a store."""
-    return f"BEGIN; {SCHEMA} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}; COMMIT;"
+    return _as_current_version(SCHEMA)
 
 
 def upgrade(version: int) -> str:
     """Return the SQL that makes a store of an older version one of this version."""
-    new = (a for a in ADDED if a.version > version)
-    sql = "".join(
-        f"ALTER TABLE {a.table} ADD COLUMN {a.column} {a.kind} DEFAULT NULL; " for a in new
-    )
-    return f"BEGIN; {sql} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}; COMMIT;"
+    sql = ""
+    for table, column, kind in _columns_after(version):
+        sql += f"ALTER TABLE {table} ADD COLUMN {column} {kind} DEFAULT NULL; "
+    return _as_current_version(sql)
+
+
+def _as_current_version(sql: str) -> str:
+    marks = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
+    return f"BEGIN; {sql} {marks} COMMIT;"
+
+
+def _columns_after(version: int) -> list[tuple[str, str, str]]:
+    """Return the table, name and type of each column that was added after a version."""
+    added = []
+    for column in ADDED:
+        if column.version > version:
+            added.append((column.table, column.column, column.kind))
+    return added
 
 
 def views(version: int) -> str:
     """Return the same for a store that is only read. Version 0 is an empty file."""
     if version == 0:
         return SCHEMA.replace("CREATE TABLE", "CREATE TEMP TABLE")
-    tables = dict.fromkeys(a.table for a in ADDED if a.version > version)
-    return "".join(
-        f"CREATE TEMP VIEW {t} AS SELECT {columns(t, version)} FROM main.{t}; " for t in tables
-    )
+    sql = ""
+    for table in dict.fromkeys(table for table, _, _ in _columns_after(version)):
+        names = columns(table, version)
+        sql += f"CREATE TEMP VIEW {table} AS SELECT {names} FROM main.{table}; "
+    return sql
 
 
 def columns(table: str, version: int) -> str:
     """Return the current columns of a table, as a store of some version has them."""
-    later = {a.column for a in ADDED if a.table == table and a.version > version}
-    return ", ".join(f"NULL AS {c}" if c in later else c for c in COLUMNS[table].split(", "))
+    later = {(added_to, column) for added_to, column, _ in _columns_after(version)}
+    selected = []
+    for column in COLUMNS[table].split(", "):
+        if (table, column) in later:
+            selected.append(f"NULL AS {column}")
+        else:
+            selected.append(column)
+    return ", ".join(selected)
 
 
 def of_table(table: str, columns: str) -> str:
-    """Columns with the name of their table, for a join of tables that share some."""
+    """Prefix columns with the name of their table, for a join of tables that share some."""
     return ", ".join(f"{table}.{column}" for column in columns.split(", "))
 
 
 def missing(version: int, tables: dict[str, set[str]]) -> list[str]:
     """Return the columns that a store of a version has, and that a file with these tables lacks."""
-    later = {(a.table, a.column) for a in ADDED if a.version > version}
-    known = ((table, column) for table, names in COLUMNS.items() for column in names.split(", "))
-    return [f"{t}.{c}" for t, c in known if (t, c) not in later and c not in tables.get(t, ())]
+    later = {(table, column) for table, column, _ in _columns_after(version)}
+    names = []
+    for table, table_columns in COLUMNS.items():
+        for column in table_columns.split(", "):
+            if (table, column) not in later and column not in tables.get(table, ()):
+                names.append(f"{table}.{column}")
+    return names
 
 
 def digest(*row: Any) -> int:
-    """The check sum of a row: text and bytes by their content, numbers as Python prints them, each
-    after a zero byte.
+    """Return the checksum of a row.
 
-    A row without bytes, such as an attempt's, is formatted at once: 1.3 µs instead of 5.
+    Text and bytes count by their content, numbers as Python prints them, each after a zero byte. A
+    row without bytes, such as an attempt's, is formatted at once: 1.3 µs instead of 5.
     """
     if bytes not in {*map(type, row)}:
         return zlib.crc32(("\0%s" * len(row) % row).encode())
-    return zlib.crc32(
-        b"".join(b"\0" + (v if isinstance(v, bytes) else str(v).encode()) for v in row)
-    )
+    content = bytearray()
+    for value in row:
+        content += b"\0"
+        if isinstance(value, bytes):
+            content += value
+        else:
+            content += str(value).encode()
+    return zlib.crc32(content)
 
 
-def verify(what: str, row: Sequence[Any], check: int | None) -> None:
-    """Raise ValueError if a row isn't the one that its digest was made from. Old rows have none."""
+def verify(name: str, row: Sequence[Any], check: int | None) -> None:
+    """Raise ValueError if the digest of a row doesn't match. Old rows have none."""
     if check is not None and check != digest(*row):
-        raise ValueError(f"{what} has changed since it was written")
+        raise ValueError(f"{name} has changed since it was written")
 
 
-def verify_attempt(what: str, row: Sequence[Any], check: int | None) -> None:
-    verify(what, row, check)
+def verify_attempt(name: str, row: Sequence[Any], check: int | None) -> None:
+    verify(name, row, check)
     if check is None and not (row[3] in _STATUSES and all(map(isinstance, row, _ATTEMPT_TYPES))):
-        raise ValueError(f"{what} can't be read")
+        raise ValueError(f"{name} can't be read")
 
 
 def ended(status: str, correct: int) -> Ended:
@@ -178,11 +211,13 @@ def ended(status: str, correct: int) -> Ended:
 
 def status_of(ended: Ended) -> str:
     """Return what the column `status` holds."""
-    return "graded" if ended in ("right", "wrong") else ended
+    if ended in ("right", "wrong"):
+        return "graded"
+    return ended
 
 
 def verify_turn(row: Sequence[Any], check: int | None) -> None:
-    what = f"turn {row[1]} of attempt {row[0]}"
-    verify(what, row, check)
+    name = f"turn {row[1]} of attempt {row[0]}"
+    verify(name, row, check)
     if check is None and not all(map(isinstance, row, _TURN_TYPES)):
-        raise ValueError(f"{what} can't be read")
+        raise ValueError(f"{name} can't be read")

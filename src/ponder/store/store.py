@@ -121,24 +121,24 @@ class Store:
                 raise
 
     def _acquire(self) -> sqlite3.Connection:
-        if (lock := acquire(Path(f"{self._file}.lock"))) is None:
+        lock = acquire(Path(f"{self._file}.lock"))
+        if lock is None:
             hint = "wait until that run has ended, or use another store for this one: --store"
             raise UserError(f"another run is writing to {self.path}", hint=hint)
         return lock
 
     def _check_names(self) -> None:
-        """Raise `UserError` if the file has another name, through which another run could write to
-        it.
-        """
+        """Raise `UserError` if the file has a second name, which another run could write to."""
         if not self._file.is_file() or self._file.stat().st_nlink < 2:
             return
         assert self._lock
         self._lock.close()
-        what = (
-            f"{self.path} has more than one name (hard links), and each would have a log of its own"
+        raise UserError(
+            f"{self.path} has more than one name (hard links), "
+            "and each would have a log of its own",
+            hint=f"`find / -samefile {self._file}` lists them: remove the others, "
+            "or copy the store to a file of its own",
         )
-        hint = f"`find / -samefile {self._file}` lists them: remove the others, or copy the store to a file of its own"
-        raise UserError(what, hint=hint)
 
     def __enter__(self) -> Self:
         return self
@@ -191,7 +191,7 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Begin a transaction, in one thread at a time; roll it back if an error is raised inside."""
+        """Run a transaction, in one thread at a time; roll it back after an error."""
         with self._one_at_a_time, errors(self.path, writing=True):
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -216,7 +216,7 @@ class Store:
             self._db.execute("ROLLBACK")
 
     def record_study(self, study: StudySpec) -> int:
-        """Store the study as it is run now; return the run's id, by which its spending is recorded."""
+        """Store the study as it is run now; return the run's id, for recording its spending."""
         with self._transaction():
             # To the microsecond, so that no two runs are alike: `store merge` keeps equal ones
             # once.
@@ -228,16 +228,15 @@ class Store:
 
     def spent_by_runs(self, name: str) -> tuple[int, float]:
         """Return tokens and cost of all runs of a study, calls without an answer included."""
-        sql = """SELECT TOTAL(tokens) + TOTAL(lost_tokens) + TOTAL(held_tokens), TOTAL(cost) + TOTAL(held_cost)
+        sql = """SELECT TOTAL(tokens) + TOTAL(lost_tokens) + TOTAL(held_tokens),
+                 TOTAL(cost) + TOTAL(held_cost)
                  FROM study WHERE name = ?"""
         with self._one_at_a_time, self._reading():
             tokens, cost = self._db.execute(sql, (name,)).fetchone()
             return int(tokens), float(cost)
 
     def held_by_runs(self, name: str) -> tuple[int, float]:
-        """Return what calls may have taken that were in progress when runs of this study were
-        killed.
-        """
+        """Return an upper bound on tokens and cost of calls in progress when runs were killed."""
         sql = "SELECT TOTAL(held_tokens), TOTAL(held_cost) FROM study WHERE name = ?"
         with self._one_at_a_time, self._reading():
             tokens, cost = self._db.execute(sql, (name,)).fetchone()
@@ -245,7 +244,8 @@ class Store:
 
     def release_held(self, name: str) -> None:
         """Count as not billed what was in progress when runs of this study were killed."""
-        sql = "SELECT rowid, TOTAL(tokens), TOTAL(cost), TOTAL(lost_tokens) FROM study WHERE name = ? GROUP BY rowid"
+        sql = """SELECT rowid, TOTAL(tokens), TOTAL(cost), TOTAL(lost_tokens)
+                 FROM study WHERE name = ? GROUP BY rowid"""
         with self._transaction():
             for run, tokens, cost, lost_tokens in self._db.execute(sql, (name,)).fetchall():
                 self._record_spent(run, Recorded(int(tokens), cost, int(lost_tokens), 0, 0.0))
@@ -279,23 +279,42 @@ class Store:
 
     def _add(self, done: Done) -> None:
         attempt = done.attempt
-        cell = self._cell_id(done.cell)
-        problem = self._problem_id(done.cell.source, done.position, attempt.problem)
-        details = json.dumps(attempt.details, default=str) if attempt.details else None
-        grade = (status_of(attempt.ended), int(attempt.correct), attempt.why, details)
-        bill = Bill() if attempt.ended == "open" else attempt.bill
-        row: tuple[Any, ...] = (cell, problem, attempt.sample, *grade, *_bill(bill))
+        bill = attempt.bill
+        if attempt.ended == "open":
+            bill = Bill()
+        row = (
+            self._cell_id(done.cell),
+            self._problem_id(done.cell.source, done.position, attempt.problem),
+            attempt.sample,
+            status_of(attempt.ended),
+            int(attempt.correct),
+            attempt.why,
+            _json_or_none(attempt.details),
+            *_bill(bill),
+        )
         (row_id,) = self._db.execute(PUT_ATTEMPT, (*row, digest(*row))).fetchone()
         for position, turn in enumerate(attempt.completions[done.stored :], done.stored):
-            # Compressing takes 30 µs and saves two thirds of the bytes; answers stay readable with
-            # any SQLite tool.
-            thinking = zlib.compress(turn.thinking.encode(), 1) if turn.thinking else None
-            measures: dict[str, Any] = {**turn.measures, **reward_part(turn.bill)}
-            if turn.step_scores:
-                measures[STEPS] = turn.step_scores
-            text = json.dumps(measures, default=str) if measures else None
-            row = (row_id, position, thinking, turn.answer, turn.stop, *_bill(turn.bill), text)
-            self._db.execute(PUT_TURN, (*row, digest(*row)))
+            self._add_turn(row_id, position, turn)
+
+    def _add_turn(self, attempt: int, position: int, turn: Completion) -> None:
+        # Compressing takes 30 µs and saves two thirds of the bytes; answers stay readable with any
+        # SQLite tool.
+        thinking = None
+        if turn.thinking:
+            thinking = zlib.compress(turn.thinking.encode(), 1)
+        measures: dict[str, Any] = {**turn.measures, **reward_part(turn.bill)}
+        if turn.step_scores:
+            measures[STEPS] = turn.step_scores
+        row = (
+            attempt,
+            position,
+            thinking,
+            turn.answer,
+            turn.stop,
+            *_bill(turn.bill),
+            _json_or_none(measures),
+        )
+        self._db.execute(PUT_TURN, (*row, digest(*row)))
 
     def _problem_id(self, source: bytes, position: int, problem: Problem) -> int:
         if (source, position) in self._problems:
@@ -318,7 +337,10 @@ class Store:
         sql = "SELECT name FROM problem WHERE source = ? AND position = ?"
         with self._one_at_a_time:
             row = self._db.execute(sql, (cell.source, position)).fetchone()
-        return row[0] if row else None
+        if row is None:
+            return None
+        name: str = row[0]
+        return name
 
     def _cell_id(self, cell: StudyCell) -> int:
         if cell.key not in self._cells:
@@ -328,24 +350,29 @@ class Store:
             self._cells[cell.key] = self._find(cell) or 0
         return self._cells[cell.key]
 
-    def record_made(self, cell: StudyCell, made: Mapping[str, float]) -> None:
+    def record_made(self, cell: StudyCell, making_cost: Mapping[str, float]) -> None:
         """Store what making the weights of a cell's model cost."""
-        if made:
-            with self._transaction():
-                row = self._cell_id(cell)
-                text = json.dumps(dict(made))
-                (spec,) = self._db.execute("SELECT spec FROM cell WHERE id = ?", (row,)).fetchone()
-                values = (text, digest(cell.key, spec, text), row)
-                self._db.execute("UPDATE cell SET made = ?, digest = ? WHERE id = ?", values)
+        if not making_cost:
+            return
+        with self._transaction():
+            row_id = self._cell_id(cell)
+            text = json.dumps(dict(making_cost))
+            (spec,) = self._db.execute("SELECT spec FROM cell WHERE id = ?", (row_id,)).fetchone()
+            values = (text, digest(cell.key, spec, text), row_id)
+            self._db.execute("UPDATE cell SET made = ?, digest = ? WHERE id = ?", values)
 
-    def _made(self, cell: StudyCell) -> dict[str, float]:
+    def _making_cost(self, cell: StudyCell) -> dict[str, float]:
         """Return what making the weights cost."""
         row = self._db.execute("SELECT made FROM cell WHERE key = ?", (cell.key,)).fetchone()
-        return json.loads(row[0]) if row and row[0] else {}
+        if row is None:
+            return {}
+        return _decoded(row[0])
 
     def _find(self, cell: StudyCell) -> int | None:
         row = self._db.execute("SELECT id FROM cell WHERE key = ?", (cell.key,)).fetchone()
-        return int(row[0]) if row else None
+        if row is None:
+            return None
+        return int(row[0])
 
     def done(self, cell: StudyCell) -> set[tuple[int, int]]:
         """Return position and sample of each attempt that is finished; failed ones are not."""
@@ -366,7 +393,8 @@ class Store:
 
     def begun(self, cell: StudyCell) -> dict[tuple[int, int], tuple[Completion, ...]]:
         """Return the finished turns of interrupted conversations, by position and sample."""
-        sql = """SELECT position, sample, attempt.id FROM attempt JOIN problem ON problem.id = attempt.problem
+        sql = """SELECT position, sample, attempt.id
+                 FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE cell = ? AND status IN ('failed', 'open')"""
         with self._one_at_a_time, self._reading():
             turns = {}
@@ -376,17 +404,17 @@ class Store:
 
     def spent(self, cells: Iterable[StudyCell]) -> tuple[int, Bill]:
         """Return how many of the attempts of these cells are answered, and their summed bill."""
-        sql = f"""SELECT COUNT(*), SUM(prompt_tokens), SUM(thinking_tokens), SUM(answer_tokens), SUM(seconds),
-                 SUM(cached_tokens)
+        sql = f"""SELECT COUNT(*), SUM(prompt_tokens), SUM(thinking_tokens), SUM(answer_tokens),
+                 SUM(seconds), SUM(cached_tokens)
                  FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE {ASKED} AND status NOT IN ('failed', 'open')"""
         answers = 0
         bill = Bill()
         with self._one_at_a_time, self._reading():
             for cell in cells:
-                n, *sums = self._db.execute(sql, self._asked(cell)).fetchone()
-                prompt, thinking, answer, seconds, cached = (s or 0 for s in sums)
-                answers += n
+                row = self._db.execute(sql, self._asked(cell)).fetchone()
+                count, prompt, thinking, answer, seconds, cached = (value or 0 for value in row)
+                answers += count
                 bill += Bill(prompt, thinking, answer, seconds, cached_tokens=cached)
                 if cell.methods:
                     bill += self._rewards(cell)
@@ -420,8 +448,10 @@ class Store:
 
         Only answers whose model measured it count; None if there are none.
         """
-        sql = f"""SELECT TOTAL(prompt_tokens + thinking_tokens + answer_tokens), TOTAL(thinking_tokens + answer_tokens),
-                        TOTAL((thinking_tokens + answer_tokens) * json_extract(details, '$.seconds_per_token'))
+        sql = f"""SELECT TOTAL(prompt_tokens + thinking_tokens + answer_tokens),
+                 TOTAL(thinking_tokens + answer_tokens),
+                 TOTAL((thinking_tokens + answer_tokens)
+                       * json_extract(details, '$.seconds_per_token'))
                  FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE {ASKED} AND status NOT IN ('failed', 'open')
                  AND details LIKE '%"seconds_per_token"%'"""
@@ -434,7 +464,9 @@ class Store:
                 tokens += sums[0]
                 written += sums[1]
                 seconds += sums[2]
-        return (written / tokens, seconds / written) if seconds else None
+        if not seconds:
+            return None
+        return written / tokens, seconds / written
 
     def outcomes(self, cells: Iterable[StudyCell]) -> Iterator[Outcome]:
         """Yield the attempts of these cells as statistics see them, without those in progress.
@@ -446,52 +478,51 @@ class Store:
         reader = OutcomeReader()
         with self._reading():
             for cell in dict.fromkeys(cells):
-                yield from reader.read(
-                    cell, self._made(cell), self._db.execute(sql, (cell.source, *self._asked(cell)))
-                )
+                rows = self._db.execute(sql, (cell.source, *self._asked(cell)))
+                yield from reader.read(cell, self._making_cost(cell), rows)
 
-    def attempts(self, cell: StudyCell, most: int = -1) -> Iterator[Done]:
-        """Yield the attempts of a cell with their texts, in the order of problems, at most `most`."""
+    def attempts(self, cell: StudyCell, limit: int = -1) -> Iterator[Done]:
+        """Yield the attempts of a cell with their texts, in the order of problems."""
         sql = f"""SELECT attempt.id, attempt.digest, {ATTEMPT}, problem.digest, {PROBLEM}
                   {IN_ORDER} ORDER BY position, sample LIMIT ?"""
         with self._reading():
-            for row_id, check, *row in self._db.execute(
-                sql, (cell.source, *self._asked(cell), most)
-            ):
-                *grade, problem_check, source, position, name, body = row
-                verify_attempt(f"attempt {row_id}", grade, check)
-                verify(f"problem {name}", (source, position, name, body), problem_check)
-                _, _, sample, status, correct, why, details, *_ = grade
-                problem = msgspec.json.decode(zlib.decompress(body), type=Problem)
-                turns = tuple(_turns(self._db, row_id))
-                if not turns and status != "failed":
+            rows = self._db.execute(sql, (cell.source, *self._asked(cell), limit))
+            for row_id, check, *row in rows:
+                attempt_row = row[:N_ATTEMPT]
+                problem_check, *problem_row = row[N_ATTEMPT:]
+                verify_attempt(f"attempt {row_id}", attempt_row, check)
+                problem = _problem(problem_row, problem_check)
+                attempt = _attempt(self._db, row_id, attempt_row, problem)
+                if not attempt.completions and attempt.ended != "failed":
                     raise ValueError(f"attempt {row_id} has lost its texts")
-                decoded = json.loads(details) if details else {}
-                attempt = Attempt(problem, sample, ended(status, correct), why, turns, decoded)
+                position = problem_row[1]
                 yield Done(cell, position, attempt)
 
     def answers(self, cell: StudyCell) -> Iterator[tuple[Problem, list[tuple[int, bool, str]]]]:
-        """For each problem of a cell its graded samples: number, whether right, and the answer in
-        the first turn.
+        """Yield each problem of a cell with its graded samples.
 
-        Thinking is not unpacked, and a problem only once.
+        A sample is its number, whether it is right, and the answer in the first turn. Thinking is
+        not unpacked, and a problem only once.
         """
         sql = f"""SELECT attempt.id, attempt.digest, {of_table("attempt", ATTEMPT)},
-                  turn.digest, {of_table("turn", TURN)}, problem.digest, {of_table("problem", PROBLEM)}
+                  turn.digest, {of_table("turn", TURN)},
+                  problem.digest, {of_table("problem", PROBLEM)}
                   {IN_ORDER.replace("WHERE", FIRST_TURN)}
                   AND status = 'graded' ORDER BY problem.position, sample"""
         with self._reading():
             rows = self._db.execute(sql, (cell.source, *self._asked(cell)))
-            for _, group in itertools.groupby(rows, key=lambda row: row[-3]):
+            for _, problem_rows in itertools.groupby(rows, key=lambda row: row[-3]):
                 samples = []
-                for row_id, check, *row in group:
-                    verify_attempt(f"attempt {row_id}", row[:N_ATTEMPT], check)
-                    turn_check, *turn = row[N_ATTEMPT:-5]
-                    verify_turn(turn, turn_check)
-                    samples.append((row[2], bool(row[4]), turn[3]))
-                problem_check, *problem = row[-5:]
-                verify(f"problem {problem[2]}", problem, problem_check)
-                yield msgspec.json.decode(zlib.decompress(problem[3]), type=Problem), samples
+                for row_id, check, *row in problem_rows:
+                    attempt_row = row[:N_ATTEMPT]
+                    turn_check, *turn_row = row[N_ATTEMPT:-5]
+                    problem_check, *problem_row = row[-5:]
+                    verify_attempt(f"attempt {row_id}", attempt_row, check)
+                    verify_turn(turn_row, turn_check)
+                    _, _, sample, _, correct, *_ = attempt_row
+                    answer = turn_row[3]
+                    samples.append((sample, bool(correct), answer))
+                yield _problem(problem_row, problem_check), samples
 
     def _asked(self, cell: StudyCell) -> tuple[Any, ...]:
         """Return the parameters of `ASKED`."""
@@ -504,74 +535,114 @@ class Store:
         return self._find(cell), limit, cell.quota.samples, positions, positions
 
     def attempt(self, row_id: int) -> Stored | None:
-        """Return one attempt by its id, with its texts; None if there is none."""
+        """Return an attempt by its id, with its texts; None if there is none."""
         with self._reading():
             return read_attempt(self._db, row_id)
 
     def regrade(self, changes: Iterable[Done]) -> None:
         """Replace the grades of stored attempts. Texts and bills are not changed."""
-        sql = """UPDATE attempt SET status = ?, correct = ?, why = ?, details = ? WHERE sample = ? AND cell = ?
-                 AND problem = (SELECT id FROM problem WHERE source = ? AND position = ?) RETURNING id"""
+        update_grade = """
+            UPDATE attempt SET status = ?, correct = ?, why = ?, details = ?
+            WHERE sample = ? AND cell = ?
+            AND problem = (SELECT id FROM problem WHERE source = ? AND position = ?) RETURNING id"""
+        read_row = f"SELECT {ATTEMPT} FROM attempt WHERE id = ?"
+        update_digest = "UPDATE attempt SET digest = ? WHERE id = ?"
         with self._transaction():
             for cell, position, attempt, _ in changes:
-                details = json.dumps(attempt.details) if attempt.details else None
-                grade = (status_of(attempt.ended), int(attempt.correct), attempt.why, details)
-                where = (attempt.sample, self._cell_id(cell), cell.source, position)
-                for (row_id,) in self._db.execute(sql, grade + where).fetchall():
-                    row = self._db.execute(
-                        f"SELECT {ATTEMPT} FROM attempt WHERE id = ?", (row_id,)
-                    ).fetchone()
-                    self._db.execute(
-                        "UPDATE attempt SET digest = ? WHERE id = ?", (digest(*row), row_id)
-                    )
+                values = (
+                    status_of(attempt.ended),
+                    int(attempt.correct),
+                    attempt.why,
+                    json.dumps(attempt.details) if attempt.details else None,
+                    attempt.sample,
+                    self._cell_id(cell),
+                    cell.source,
+                    position,
+                )
+                for (row_id,) in self._db.execute(update_grade, values).fetchall():
+                    row = self._db.execute(read_row, (row_id,)).fetchone()
+                    self._db.execute(update_digest, (digest(*row), row_id))
 
 
 def reward_part(bill: Bill) -> dict[str, float]:
-    """Return what a reward read and wrote, as stored in a turn's measures and an attempt's details."""
+    """Return a reward's tokens and cost, for a turn's measures and an attempt's details."""
     amounts = {name: getattr(bill, name) for name in REWARD}
-    return amounts if any(amounts.values()) else {}
+    if not any(amounts.values()):
+        return {}
+    return amounts
+
+
+def _json_or_none(table: Mapping[str, Any]) -> str | None:
+    """Return a table as JSON, or None if it is empty."""
+    if not table:
+        return None
+    return json.dumps(table, default=str)
+
+
+def _decoded(text: str | None) -> dict[str, Any]:
+    """Return the table that a column holds as JSON."""
+    if not text:
+        return {}
+    table: dict[str, Any] = json.loads(text)
+    return table
 
 
 def _bill(bill: Bill) -> tuple[Any, ...]:
-    # Milliseconds: finer would be noise, and take more bytes.
-    seconds = round(float(bill.seconds), 3)
-    tokens = (bill.prompt_tokens, bill.thinking_tokens, bill.answer_tokens)
-    return *tokens, seconds, bill.counted_by, bill.cached_tokens
+    """Return the columns of a bill."""
+    return (
+        bill.prompt_tokens,
+        bill.thinking_tokens,
+        bill.answer_tokens,
+        round(float(bill.seconds), 3),  # finer would be noise, and take more bytes
+        bill.counted_by,
+        bill.cached_tokens,
+    )
 
 
 def read_attempt(db: sqlite3.Connection, row_id: int) -> Stored | None:
-    """Return one attempt with its texts, from an open file; None if there is none.
+    """Return an attempt with its texts, from an open file; None if there is none.
 
     Raises ValueError if it is damaged.
     """
     row = db.execute(f"SELECT digest, {ATTEMPT} FROM attempt WHERE id = ?", (row_id,)).fetchone()
     if not row:
         return None
-    check, *grade = row
-    verify_attempt(f"attempt {row_id}", grade, check)
-    cell, problem, sample, status, correct, why, details, *_ = grade
+    check, *attempt_row = row
+    verify_attempt(f"attempt {row_id}", attempt_row, check)
+    cell, problem_id, *_ = attempt_row
     sql = f"SELECT digest, {PROBLEM} FROM problem WHERE id = ?"
-    check, *columns = db.execute(sql, (problem,)).fetchone()
-    _, _, name, body = columns
-    verify(f"problem {name}", columns, check)
-    asked = msgspec.json.decode(zlib.decompress(body), type=Problem)
+    check, *problem_row = db.execute(sql, (problem_id,)).fetchone()
+    problem = _problem(problem_row, check)
+    return Stored(cell, problem_id, _attempt(db, row_id, attempt_row, problem))
+
+
+def _problem(row: Sequence[Any], check: int | None) -> Problem:
+    """Verify and decode the columns `PROBLEM`."""
+    _, _, name, body = row
+    verify(f"problem {name}", row, check)
+    return msgspec.json.decode(zlib.decompress(body), type=Problem)
+
+
+def _attempt(db: sqlite3.Connection, row_id: int, row: Sequence[Any], problem: Problem) -> Attempt:
+    """Decode the columns `ATTEMPT`, and read the attempt's turns."""
+    _, _, sample, status, correct, why, details, *_ = row
     turns = tuple(_turns(db, row_id))
-    decoded = json.loads(details) if details else {}
-    return Stored(
-        cell, problem, Attempt(asked, sample, ended(status, correct), why, turns, decoded)
-    )
+    return Attempt(problem, sample, ended(status, correct), why, turns, _decoded(details))
 
 
 def _turns(db: sqlite3.Connection, attempt: int) -> Iterator[Completion]:
     sql = f"SELECT digest, {TURN} FROM turn WHERE attempt = ? ORDER BY position"
     for i, (check, *row) in enumerate(db.execute(sql, (attempt,)).fetchall()):
         verify_turn(row, check)
-        _, position, thinking, answer, stop, *bill, measures = row
+        _, position, compressed, answer, stop, *bill, text = row
         if position != i:
             raise ValueError(f"attempt {attempt} has lost turn {i}")
-        text = zlib.decompress(thinking).decode() if thinking else ""
-        measured = json.loads(measures) if measures else {}
-        reward = [measured.pop(name, 0) for name in REWARD]
-        step_scores = tuple((end, score) for end, score in measured.pop(STEPS, ()))
-        total = Bill(*bill, *reward)
-        yield Completion(text, answer, stop, total, measured, step_scores=step_scores)
+        thinking = ""
+        if compressed:
+            thinking = zlib.decompress(compressed).decode()
+        measures = _decoded(text)
+        reward = [measures.pop(name, 0) for name in REWARD]
+        step_scores = tuple((end, score) for end, score in measures.pop(STEPS, ()))
+        yield Completion(
+            thinking, answer, stop, Bill(*bill, *reward), measures, step_scores=step_scores
+        )

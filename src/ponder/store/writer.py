@@ -75,7 +75,8 @@ class Writer:
             await self._changed.wait()
 
     async def _write(self) -> None:
-        synced, loop = monotonic(), asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        synced = monotonic()
         try:
             ended = False
             while not ended or self._batch:
@@ -84,12 +85,17 @@ class Writer:
                 self._arrived.clear()
                 # before the rest is looked at: what was spent by the end is stored too
                 ended = self._ended
-                batch, self._batch, asked = self._batch, [], self._asked
+                batch = self._batch
+                self._batch = []
+                requests = self._asked
                 sync = ended or monotonic() - synced >= SYNC_SECONDS
-                spent = self._spent() if batch or sync or asked > self._kept else None
+                spent = None
+                if batch or sync or requests > self._kept:
+                    spent = self._spent()
                 await loop.run_in_executor(self._thread, self._commit, batch, spent, sync)
-                synced = monotonic() if sync else synced
-                self._kept = asked
+                if sync:
+                    synced = monotonic()
+                self._kept = requests
                 self._changed.set()
         finally:
             self._changed.set()
@@ -119,7 +125,7 @@ class Writer:
                 raise
             except Exception as reason:
                 error = reason
-        what = f"an attempt can't be stored: {type(error).__name__}: {error}"
         raise UserError(
-            what, hint="the others are stored; is a value of the task or model no JSON?"
+            f"an attempt can't be stored: {type(error).__name__}: {error}",
+            hint="the others are stored; is a value of the task or model not JSON?",
         ) from error

@@ -1,6 +1,4 @@
-"""A study's cells: what is asked (`Cell`), how often (`Quota`), what people call it, and what it
-needs on a cluster.
-"""
+"""A study's cells: a `Cell` with its `Quota`, its label, and its resources on a cluster."""
 
 from __future__ import annotations
 
@@ -35,8 +33,9 @@ class Resources:
 
 @dataclass(frozen=True)
 class Hosting(Resources):
-    """What each copy of a model needs on a cluster, and how many copies there are: the key `ray` of
-    a [[model]].
+    """What each copy of a model needs on a cluster, and the number of copies.
+
+    The key `ray` of a [[model]].
     """
 
     replicas: int = 1
@@ -48,10 +47,15 @@ class Hosting(Resources):
 
     def needs(self, model: Model, method: Resources | None = None) -> Resources:
         """Return what asking the model needs, or making it by a method."""
-        given = (method or self, self)
-        of_model = model.gpus() if isinstance(model, WithWeights) else 0
-        gpus = next((r.gpus for r in given if r.gpus is not None), of_model)
-        cpus = next((r.cpus for r in given if r.cpus is not None), 1.0)
+        gpus: float = 0
+        if isinstance(model, WithWeights):
+            gpus = model.gpus()
+        cpus = 1.0
+        for resources in (self, method):
+            if resources is not None and resources.gpus is not None:
+                gpus = resources.gpus
+            if resources is not None and resources.cpus is not None:
+                cpus = resources.cpus
         return Resources(gpus, cpus)
 
 
@@ -93,9 +97,7 @@ class StudyCell(Cell):
         return (problem for _, problem in self.numbered())
 
     def numbered(self) -> Iterator[tuple[int, Problem]]:
-        """Return the problems of the cell with their positions in the task's fixed order, which the
-        store keeps.
-        """
+        """Return the problems of the cell with their positions in the task's fixed order."""
         problems = enumerate(self.task.problems(self.size, self.seed))
         if self.quota.positions is None:
             return itertools.islice(problems, self.quota.problems)
@@ -104,8 +106,7 @@ class StudyCell(Cell):
 
     @cached_property
     def order(self) -> Sequence[int]:
-        """Return the positions of the cell's problems in the order in which an adaptive run asks
-        them.
+        """Return the positions of the problems in the order in which an adaptive run asks them.
 
         The order of a fixed set is random, because a file may be sorted by subject or difficulty,
         and the first problems of it then say little about the others. It depends on the study's

@@ -1,13 +1,14 @@
-"""Refuses, before anything is spent, what a run or its report would fail on later.
+"""Checks a study before anything is spent, for whatever its run or its report would fail on later.
 
-Figures are read, not imported: Altair and NumPy take 0.3 s and 40 MB, which a run doesn't need
-otherwise. What a figure accepts stands in its source: the types of its fields, and in `needs` what
-it draws.
+Figures are parsed, not imported: Altair and NumPy take 0.3 s and 40 MB, which a run doesn't need
+otherwise. A figure's source has what is checked: the types of its fields, and in `needs` the
+settings and details that it draws.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,16 +25,14 @@ from ponder.study.cell import StudyCell
 if TYPE_CHECKING:
     from ponder.study.study import StudySpec
 
-HOTTEST = 2  # temperature: what OpenAI's API and most others accept
-SECONDS = 20.0  # that making one problem may take; the slowest built-in one takes 2
-SOME_PROBLEMS = 10  # generated problems of a size, to see how long prompts are
-SOME_SECONDS = 0.1  # to generate them in
+HOTTEST = 2  # the highest temperature that OpenAI's API and most others accept
+SECONDS = 20.0  # limit on generating one problem; the slowest built-in one takes 2
+SOME_PROBLEMS = 10  # generated problems of a size whose prompts are checked, at most
+SOME_SECONDS = 0.1  # limit on generating these
 
 
 def check(study: StudySpec) -> None:
-    """Raise `UserError` for what is missing here, for problems that can't be made and figures that
-    can't be drawn.
-    """
+    """Raise `UserError` if a model, a method, a problem or a figure of the study can't work."""
     _check_models(study)
     _check_identities(study)
     if study.stop_rule:
@@ -58,11 +57,14 @@ def warnings(study: StudySpec) -> list[str]:
             lines.append(task.warning())
         lines.append(_too_few(study, cells))
     for cell in {cell.base_key: cell for cell in study.cells}.values():
-        model = cell.model
-        temperature = getattr(model, "temperature", None) if model.server() else None
+        if not cell.model.server():
+            continue
+        temperature = getattr(cell.model, "temperature", None)
         if temperature is not None and temperature > HOTTEST:
-            sampled = f"model `{cell.label.base}` samples at temperature {temperature:g}"
-            lines.append(f"{sampled}; most servers refuse more than {HOTTEST}")
+            lines.append(
+                f"model `{cell.label.base}` samples at temperature {temperature:g}; "
+                f"most servers refuse more than {HOTTEST}"
+            )
     return [f"warning: {study.where}: {line}" for line in lines if line]
 
 
@@ -74,56 +76,58 @@ def _too_few(study: StudySpec, cells: Sequence[StudyCell]) -> str:
     smallest = min(cells, key=lambda cell: cell.count)
     if smallest.count >= study.problems:
         return ""
-    of_size = f" of size {smallest.size}" if len(cell.task.sizes()) > 1 else ""
-    has = f"task `{cell.label.task}` has {smallest.count} problems{of_size}"
-    return f"problems = {study.problems}, but {has}; all of them are asked"
+    available = f"{smallest.count} problems"
+    if len(cell.task.sizes()) > 1:
+        available += f" of size {smallest.size}"
+    return (
+        f"problems = {study.problems}, but task `{cell.label.task}` has {available}; "
+        "all of them are asked"
+    )
 
 
 def _check_identities(study: StudySpec) -> None:
-    """Raise `UserError` if a cell is another one under a second name: both would have the same
-    attempts.
-    """
+    """Raise `UserError` if two cells have the same key: they would share their attempts."""
     cells: dict[bytes, StudyCell] = {}
     for cell in study.cells:
-        other = cells.setdefault(cell.key, cell)
-        if other is cell:
+        earlier = cells.setdefault(cell.key, cell)
+        if earlier is cell:
             continue
-        noun, names = "models", (other.label.model, cell.label.model)
-        if names[0] == names[1]:
-            noun, names = "tasks", (other.label.task, cell.label.task)
-        what = f"{noun} `{names[0]}` and `{names[1]}` have the same settings, so they would share their attempts"
-        hint = "remove one of them, or change a setting that can change an answer"
-        raise UserError(what, where=study.where, hint=hint)
+        if earlier.label.model != cell.label.model:
+            names = f"models `{earlier.label.model}` and `{cell.label.model}`"
+        else:
+            names = f"tasks `{earlier.label.task}` and `{cell.label.task}`"
+        raise UserError(
+            f"{names} have the same settings, so they would share their attempts",
+            where=study.where,
+            hint="remove one of them, or change a setting that can change an answer",
+        )
 
 
 def _check_models(study: StudySpec) -> None:
-    """Ask each model and each method once whether it is ready, and the first method whether it
-    suits the model.
-    """
-    seen = set[int]()
+    """Check that models and methods are ready, and that the first method suits its model."""
+    checked = set[int]()  # by `id`: a plugin is shared by many cells
     for cell in study.cells:
-        with error_at(f"{study.where}: model `{cell.label.model}`"):
+        location = f"{study.where}: model `{cell.label.model}`"
+        with error_at(location):
             if cell.model.concurrency < 1:
                 raise UserError(f"concurrency must be at least 1, not {cell.model.concurrency}")
             if cell.methods:
                 cell.methods[0].check(cell.model, cell.task)
-        asked: list[Model | Method] = [cell.model, *cell.methods]
-        for plugin in asked:
-            if id(plugin) not in seen:
-                seen.add(id(plugin))
-                with error_at(f"{study.where}: model `{cell.label.model}`"):
+            for plugin in _model_and_methods(cell):
+                if id(plugin) not in checked:
+                    checked.add(id(plugin))
                     plugin.ready()
         if not study.chooses_sizes:  # such a run may never get to this size
-            with error_at(
-                f"{study.where}: model `{cell.label.model}`, task `{cell.label.task}`, size {cell.size}"
-            ):
+            with error_at(f"{location}, task `{cell.label.task}`, size {cell.size}"):
                 _check_prompts(cell)
 
 
+def _model_and_methods(cell: StudyCell) -> list[Model | Method]:
+    return [cell.model, *cell.methods]
+
+
 def _check_prompts(cell: StudyCell) -> None:
-    """Whether the methods have room for the first prompt of each problem; of problems that are
-    generated, for some.
-    """
+    """Raise `UserError` if a method has no room for the first prompt of a problem."""
     for method in cell.methods:
         if isinstance(method, ChecksPrompts):
             for problem in some_problems(cell):
@@ -131,9 +135,7 @@ def _check_prompts(cell: StudyCell) -> None:
 
 
 def some_problems(cell: StudyCell) -> Iterator[Problem]:
-    """Yield every problem of a fixed set, or as many generated ones as a fraction of a second
-    allows.
-    """
+    """Yield every problem of a fixed set, or as many as are generated in a fraction of a second."""
     started = monotonic()
     for n, problem in enumerate(cell.asked()):
         if cell.task.fixed() is None and n:
@@ -151,7 +153,7 @@ def _by_task(cells: Sequence[StudyCell]) -> list[list[StudyCell]]:
 
 
 def _check_problem(cell: StudyCell) -> None:
-    """Make the first problem, in a thread that is left behind if it takes too long."""
+    """Generate the first problem, in a thread that is abandoned if it takes too long."""
     errors = []
 
     def make() -> None:
@@ -164,15 +166,15 @@ def _check_problem(cell: StudyCell) -> None:
     thread.start()
     thread.join(SECONDS)
     if thread.is_alive():
-        what = f"making one problem of size {cell.size:,} takes more than {SECONDS:g} s"
-        raise UserError(what, hint="choose smaller sizes")
+        message = f"making one problem of size {cell.size:,} takes more than {SECONDS:g} s"
+        raise UserError(message, hint="choose smaller sizes")
     if errors:
         raise errors[0]
 
 
 @dataclass
-class _Declared:
-    """What a figure's source says about it."""
+class _Declaration:
+    """The settings of a figure and what it needs, as its source has them."""
 
     hints: dict[str, Any] = field(default_factory=dict)
     defaults: dict[str, Any] = field(default_factory=dict)
@@ -180,124 +182,136 @@ class _Declared:
     needs: Mapping[str, str] = field(default_factory=dict)
 
 
-def _check_figure(study: StudySpec, table: Table, where: Location) -> None:
-    check_name("figures", table, where)
+def _check_figure(study: StudySpec, table: Table, location: Location) -> None:
+    check_name("figures", table, location)
     name = table["name"]
-    declared = _declared(name, study, where)
-    if declared is None:  # not a plain subclass of Figure in a file
-        build("figures", table, where, study.folder, elsewhere=study.place)
+    figure = _declaration(name, study, location)
+    if figure is None:  # not a plain subclass of Figure in a file
+        build("figures", table, location, study.folder, elsewhere=study.place)
         return
     settings = {key: value for key, value in table.items() if key != "name"}
-    for variant, _ in variants(settings, where, declared.hints):
+    for variant, _ in variants(settings, location, figure.hints):
         owner = f"figure `{name}`"
-        check_keys(variant, declared.hints, declared.required, owner, where, elsewhere=study.place)
+        check_keys(variant, figure.hints, figure.required, owner, location, elsewhere=study.place)
         for key, value in variant.items():
-            convert(value, declared.hints[key], where / key, study.folder)
-        _check_needs(study.cells, {**declared.defaults, **variant}, declared, owner, where)
+            convert(value, figure.hints[key], location / key, study.folder)
+        _check_needs(study.cells, {**figure.defaults, **variant}, figure, owner, location)
 
 
-def _declared(name: str, study: StudySpec, where: Location) -> _Declared | None:
-    """A figure's keys with their types and defaults, and its `needs`; None if its source doesn't
-    show them.
-    """
-    with error_at(where / "name"):
+def _declaration(name: str, study: StudySpec, location: Location) -> _Declaration | None:
+    """Return what a figure's source declares, or None if it has no plain subclass of `Figure`."""
+    with error_at(location / "name"):
         source = plugins.source("figures", name, base(name, study.folder))
-    if source is None:
+        if source is None:
+            return None
+        statements = _parsed(source)
+    classes = []
+    for node in statements:
+        if isinstance(node, ast.ClassDef):
+            bases = [ast.unparse(base_class) for base_class in node.bases]
+            if bases == ["Figure"]:
+                classes.append(node)
+    if len(classes) != 1:
         return None
-    with error_at(where / "name"):
-        classes = [node for node in _parsed(source) if isinstance(node, ast.ClassDef)]
-    figures = [cls for cls in classes if [ast.unparse(base) for base in cls.bases] == ["Figure"]]
-    if len(figures) != 1:
-        return None
+
     labels = dict.fromkeys(cell.label.variant for cell in study.cells)
-    declared = _Declared()
-    for node in figures[0].body:
+    figure = _Declaration()
+    for node in classes[0].body:
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
-        key, annotation = node.target.id, ast.unparse(node.annotation)
+        key = node.target.id
+        annotation = ast.unparse(node.annotation)
         if key == "needs" and node.value:
-            declared.needs = ast.literal_eval(node.value)
+            figure.needs = ast.literal_eval(node.value)
         elif not annotation.startswith("ClassVar"):
-            declared.hints[key] = _type(annotation, ModelLabel=Literal["", *labels])
-            declared.defaults |= _default(key, node.value)
-            declared.required += [] if node.value else [key]
-    return declared
+            figure.hints[key] = _type(annotation, ModelLabel=Literal["", *labels])
+            if node.value is None:
+                figure.required.append(key)
+            else:
+                # A default may be no literal, such as a call of `renamed`.
+                with contextlib.suppress(ValueError):
+                    figure.defaults[key] = ast.literal_eval(node.value)
+    return figure
 
 
 def _parsed(source: Path) -> list[ast.stmt]:
     try:
         return ast.parse(source.read_text("utf-8")).body
     except (SyntaxError, UnicodeDecodeError, ValueError) as error:
-        place = f"{source}:{error.lineno}" if isinstance(error, SyntaxError) else str(source)
+        line = str(source)
+        if isinstance(error, SyntaxError):
+            line = f"{source}:{error.lineno}"
         raise UserError(
-            f"it can't be imported: {type(error).__name__}: {error}", where=place
+            f"it can't be imported: {type(error).__name__}: {error}", where=line
         ) from None
 
 
 def _type(annotation: str, **names: Any) -> Any:
     """Return the type that an annotation means, if it is one that a study can hold."""
+    namespace = {"Any": Any, "ClassVar": ClassVar, "Literal": Literal, **names}
+    holder = type("_", (), {"__annotations__": {"field": annotation}})
     try:
-        known = {"Any": Any, "ClassVar": ClassVar, "Literal": Literal, **names}
-        return get_type_hints(type("_", (), {"__annotations__": {"it": annotation}}), known)["it"]
+        return get_type_hints(holder, namespace)["field"]
     except NameError:
         return Any
 
 
-def _default(key: str, value: ast.expr | None) -> dict[str, Any]:
-    try:
-        return {} if value is None else {key: ast.literal_eval(value)}
-    except ValueError:  # not a literal, such as a call of `renamed`
-        return {}
-
-
 def _check_needs(
-    cells: Sequence[StudyCell], settings: Table, declared: _Declared, owner: str, where: Location
+    cells: Sequence[StudyCell],
+    settings: Table,
+    figure: _Declaration,
+    owner: str,
+    location: Location,
 ) -> None:
-    """Whether some cell has all that the figure draws.
+    """Raise `UserError` unless some cell records everything that the figure draws.
 
     A need that is the name of a key stands for the key's value.
     """
-    named = {str(settings.get(need, need)): hint for need, hint in declared.needs.items()}
-    if not named:
+    needs = {str(settings.get(need, need)): hint for need, hint in figure.needs.items()}
+    if not needs:
         return
-    missing = dict(named)
-    recorded = set[str]()
-    for part in _by_task(cells):
-        for cell in {cell.model_key: cell for cell in reversed(part)}.values():
-            there = _recorded(cell)
-            if there is None or not (
-                lacks := {name: hint for name, hint in named.items() if name not in there}
-            ):
+    fewest_missing = list(needs)
+    all_recorded = set[str]()
+    for task_cells in _by_task(cells):
+        for cell in {cell.model_key: cell for cell in reversed(task_cells)}.values():
+            recorded = _recorded(cell)
+            if recorded is None:
                 return
-            missing = min(missing, lacks, key=len)
-            recorded |= there
-    name, hint = next(iter(missing.items()))
-    # the user's word for it
-    if recorded and name not in {*declared.needs, *map(str, declared.defaults.values())}:
-        hint = plugins.nearest(name, recorded)
+            missing = [name for name in needs if name not in recorded]
+            if not missing:
+                return
+            if len(missing) < len(fewest_missing):
+                fewest_missing = missing
+            all_recorded |= recorded
+    name = fewest_missing[0]
+    hint = needs[name]
+    written_by_user = name not in figure.needs and name not in map(str, figure.defaults.values())
+    if all_recorded and written_by_user:
+        hint = plugins.nearest(name, all_recorded)
     raise UserError(
-        f"{owner} draws `{name}`, which no attempt of this study records", where=where, hint=hint
+        f"{owner} draws `{name}`, which no attempt of this study records", where=location, hint=hint
     )
 
 
 def _recorded(cell: StudyCell) -> set[str] | None:
-    """The settings and details that a cell's outcomes have; None if a plugin from elsewhere may add
-    some.
+    """Return the settings and details that a cell's outcomes have.
+
+    None if that is unknown, because a plugin from a file of the user may record more.
     """
-    asked: list[Model | Method] = [cell.model, *cell.methods]
-    if not all(type(plugin).__module__.startswith("ponder.") for plugin in asked):
-        return None
-    names = {
-        name for plugin in asked if isinstance(plugin, Measuring) for name in plugin.measures()
-    }
+    names = set[str]()
+    for plugin in _model_and_methods(cell):
+        if not type(plugin).__module__.startswith("ponder."):
+            return None
+        if isinstance(plugin, Measuring):
+            names.update(plugin.measures())
     for use in cell.chain:
-        given = [key for key, value in use.settings.items() if value is not None]
-        names |= {*given, *(f"{use.name}.{key}" for key in given)}
-    return names | set(_details(cell))
-
-
-def _details(cell: StudyCell) -> Iterator[str]:
-    """Yield the details that the task's grader records of a right answer to the first problem."""
-    for problem in cell.asked():
-        yield from grade_turns(cell.task, problem, solve_turns(cell.task, problem)).details
-        return
+        for key, value in use.settings.items():
+            if value is not None:
+                names.add(key)
+                names.add(f"{use.name}.{key}")
+    problem = next(cell.asked(), None)
+    if problem is not None:
+        # the details that the task's grader records of a right answer
+        grade = grade_turns(cell.task, problem, solve_turns(cell.task, problem))
+        names.update(grade.details)
+    return names

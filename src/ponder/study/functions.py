@@ -1,9 +1,8 @@
-"""`@ponder.task` and `@ponder.model`: a function becomes a plugin of this process, which studies
-can name.
+"""`@ponder.task` and `@ponder.model`: decorators that make a plugin of a function.
 
-Parameters after `*` are the plugin's settings; each needs a default. A changed function is another
-task or model: its source text is part of an attempt's key. What it calls is not: if you change
-that, give the function another name.
+Studies of the same process can name it. Parameters after `*` are the plugin's settings; each needs
+a default. A changed function is another task or model: its source text is part of an attempt's key.
+Functions that it calls are not: if you change one of these, give the plugin another name.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
@@ -87,32 +87,39 @@ def model(function: Function | None = None, /, **options: Any) -> Any:
 def _decorated(
     kind: str, make: Callable[..., Any], function: Function | None, options: dict[str, Any]
 ) -> Any:
-    """For both forms: `@ponder.task` and `@ponder.task(…)`."""
-    _, *known = inspect.signature(make).parameters
+    """Decorate a function, or return a decorator: for `@ponder.task` and `@ponder.task(…)`."""
+    _, *names = inspect.signature(make).parameters
     for option in options:
-        if option not in known:
-            hint = f"{plugins.nearest(option, known)} (a setting of the {kind} is a parameter of the function, after `*`)"
+        if option not in names:
+            nearest = plugins.nearest(option, names)
+            hint = f"{nearest} (a setting of the {kind} is a parameter of the function, after `*`)"
             raise UserError(f"@ponder.{kind} has no option `{option}`", hint=hint)
-    return make(function) if function is not None else lambda given: make(given, **options)
+    if function is not None:
+        return make(function)
+    return lambda decorated: make(decorated, **options)
 
 
-def _check(function: Any, what: str, takes: int, form: str) -> None:
-    """Raise `UserError` unless this is a function that can be called with so many positional
-    arguments.
-    """
+def _check(function: Any, owner: str, arguments: int, form: str) -> None:
+    """Raise `UserError` unless a function can be called with a number of positional arguments."""
     if not inspect.isroutine(function):
-        raise UserError(f"{what} must be a function, not {function!r:.60}", hint=form)
+        raise UserError(f"{owner} must be a function, not {function!r:.60}", hint=form)
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # a built-in function that doesn't say
+    except (TypeError, ValueError):  # a built-in function without a signature
         return
-    places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    needed = sum(p.default is p.empty for p in places)
-    if needed > takes or (takes > len(places) and not any_number):
-        given = ", ".join(p.name for p in places) or "no parameters"
+    names = []
+    required = 0
+    any_number = False
+    for parameter in parameters:
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            names.append(parameter.name)
+            required += parameter.default is parameter.empty
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            any_number = True
+    if required > arguments or (arguments > len(names) and not any_number):
+        signature = ", ".join(names) or "no parameters"
         raise UserError(
-            f"{what} takes {given}; it is called with {count(takes, 'value')}", hint=form
+            f"{owner} takes {signature}; it is called with {count(arguments, 'value')}", hint=form
         )
 
 
@@ -123,25 +130,29 @@ def _task(
     grade: Callable[[str, Any], bool] | None = None,
     name: str = "",
 ) -> type[Task]:
-    what = f"the task `{getattr(function, '__name__', name)}`"
-    _check(function, what, 2, TASK)
+    title = f"the task `{getattr(function, '__name__', name)}`"
+    _check(function, title, 2, TASK)
     if grade is not None:
-        _check(grade, f"the grader of {what}", 2, GRADE)
+        _check(grade, f"the grader of {title}", 2, GRADE)
     if isinstance(sizes, int | str) or not all(type(size) is int for size in sizes):
         raise UserError(
             f"sizes are several whole numbers, not {sizes!r:.60}", hint="sizes=(2, 4, 8)"
         )
-    own = {"functions": (function, grade), "code": _code(function, grade), "tried": set()}
-    return _registered(
-        "tasks", _FunctionTask, function, name, {**own, "default_sizes": tuple(sizes), "unit": unit}
-    )
+    attributes = {
+        "functions": (function, grade),
+        "code": _code(function, grade),
+        "repeated_sizes": set(),
+        "default_sizes": tuple(sizes),
+        "unit": unit,
+    }
+    return _registered("tasks", _FunctionTask, function, name, attributes)
 
 
 def _model(function: Function, concurrency: int = 1, name: str = "") -> type[Model]:
     _check(function, f"the model `{getattr(function, '__name__', name)}`", 1, MODEL)
-    own = {"function": staticmethod(function), "code": _code(function)}
-    at_once = ("concurrency", int, not_in_key(concurrency))
-    return _registered("models", _FunctionModel, function, name, own, at_once)
+    attributes = {"function": staticmethod(function), "code": _code(function)}
+    concurrency_field = ("concurrency", int, not_in_key(concurrency))
+    return _registered("models", _FunctionModel, function, name, attributes, concurrency_field)
 
 
 def _registered(
@@ -149,23 +160,27 @@ def _registered(
     base: type[P],
     function: Function,
     name: str,
-    own: dict[str, Any],
-    *more: tuple[str, type, Any],
+    attributes: dict[str, Any],
+    *extra_fields: tuple[str, type, Any],
 ) -> type[P]:
+    """Make a plugin class whose fields are the function's settings, and register it."""
     name = name or function.__name__
-    fields = [
-        (key, type_, dataclasses.field(default=default))
-        for key, type_, default in _settings(function)
-    ]
-    fields += more
-    made: type[P] = dataclasses.make_dataclass(
-        name, fields, bases=(base,), namespace={**own, "__doc__": function.__doc__}, frozen=base is _FunctionTask,
+    fields = []
+    for key, type_, default in _settings(function):
+        fields.append((key, type_, dataclasses.field(default=default)))
+    fields += extra_fields
+    plugin: type[P] = dataclasses.make_dataclass(
+        name,
+        fields,
+        bases=(base,),
+        namespace={**attributes, "__doc__": function.__doc__},
+        frozen=base is _FunctionTask,
         kw_only=True,
-    )  # fmt: skip
-    made.__module__ = getattr(function, "__module__", made.__module__)
-    made.plugin_name = classmethod(lambda _: name)  # type: ignore[assignment,method-assign]
-    plugins.register(kind, name, made)
-    return made
+    )
+    plugin.__module__ = getattr(function, "__module__", plugin.__module__)
+    plugin.plugin_name = classmethod(lambda _: name)  # type: ignore[assignment,method-assign]
+    plugins.register(kind, name, plugin)
+    return plugin
 
 
 def _settings(function: Function) -> list[tuple[str, Any, Any]]:
@@ -173,32 +188,33 @@ def _settings(function: Function) -> list[tuple[str, Any, Any]]:
     hints = get_type_hints(function)
     settings = []
     for key, parameter in inspect.signature(function).parameters.items():
-        if parameter.kind is parameter.KEYWORD_ONLY:
-            if parameter.default is parameter.empty:
-                hint = f"write `{key}=VALUE` in the function's head"
-                raise UserError(
-                    f"the setting `{key}` of `{function.__name__}` needs a default", hint=hint
-                )
-            if isinstance(parameter.default, list | dict | set):
-                what = f"the default of `{key}` can be changed: {parameter.default!r:.60}"
-                raise UserError(what, hint=f"write `{key}=None`, or a tuple, a number or text")
-            settings.append((key, hints.get(key, type(parameter.default)), parameter.default))
+        if parameter.kind is not parameter.KEYWORD_ONLY:
+            continue
+        default = parameter.default
+        if default is parameter.empty:
+            hint = f"write `{key}=VALUE` in the function's head"
+            raise UserError(
+                f"the setting `{key}` of `{function.__name__}` needs a default", hint=hint
+            )
+        if isinstance(default, list | dict | set):
+            message = f"the default of `{key}` can be changed: {default!r:.60}"
+            raise UserError(message, hint=f"write `{key}=None`, or a tuple, a number or text")
+        settings.append((key, hints.get(key, type(default)), default))
     return settings
 
 
 def _code(*functions: Function | None) -> str:
-    """What tells a function from another of the same name: its text, or its code where there is no
-    text.
-    """
+    """Return a digest of functions: of their source, or of their byte code if there is none."""
     texts = []
     for function in filter(None, functions):
         try:
-            texts.append(inspect.getsource(function))
+            text = inspect.getsource(function)
         except (OSError, TypeError):
+            text = repr(function)
             code = getattr(function, "__code__", None)
-            texts.append(
-                f"{code.co_code!r}{code.co_consts!r}{code.co_names!r}" if code else repr(function)
-            )
+            if code:
+                text = f"{code.co_code!r}{code.co_consts!r}{code.co_names!r}"
+        texts.append(text)
     return digest(*texts).hex()[:16]
 
 
@@ -206,40 +222,41 @@ def _code(*functions: Function | None) -> str:
 class _FunctionTask(Task):
     """The base of tasks made of functions."""
 
-    functions: ClassVar[
-        tuple[Function, Callable[[str, Any], bool] | None]
-    ]  # makes a problem; judges, if not by default
+    # one that makes a problem, and one that grades a reply, unless the default grading is used
+    functions: ClassVar[tuple[Function, Callable[[str, Any], bool] | None]]
     code: ClassVar[str]
-    # sizes of which a problem was made twice, to see whether it is the same
-    tried: ClassVar[set[int]]
+    # sizes of which a problem was made twice, to check that it is the same
+    repeated_sizes: ClassVar[set[int]]
 
     def identity(self) -> dict[str, Any]:
         return {**super().identity(), "code": self.code}
 
     def problem(self, size: int, seed: int) -> Problem:
-        problem = self._made(size, seed)
-        if size not in self.tried:
-            self.tried.add(size)
-            if self._made(size, seed).id != problem.id:
-                what = f"the task `{self.plugin_name()}` makes different problems of the same size and seed"
+        problem = self._generate(size, seed)
+        if size not in self.repeated_sizes:
+            self.repeated_sizes.add(size)
+            if self._generate(size, seed).id != problem.id:
+                title = f"the task `{self.plugin_name()}`"
                 raise UserError(
-                    what, hint="draw from random.Random(seed), so that a run can resume"
+                    f"{title} makes different problems of the same size and seed",
+                    hint="draw from random.Random(seed), so that a run can resume",
                 )
         return problem
 
-    def _made(self, size: int, seed: int) -> Problem:
+    def _generate(self, size: int, seed: int) -> Problem:
         make, _ = self.functions
-        made = make(size, seed, **_values(self, make))
-        if isinstance(made, Problem):
-            return made
+        result = make(size, seed, **_values(self, make))
+        if isinstance(result, Problem):
+            return result
+        title = f"the task `{self.plugin_name()}`"
+        hint = "return prompt, answer"
         try:
-            prompt, gold = made
+            prompt, gold = result
         except (TypeError, ValueError):
-            what = f"the task `{self.plugin_name()}` must return a prompt and the right answer, not {made!r:.80}"
-            raise UserError(what, hint="return prompt, answer") from None
+            message = f"{title} must return a prompt and the right answer, not {result!r:.80}"
+            raise UserError(message, hint=hint) from None
         if not isinstance(prompt, str):
-            what = f"the prompt of the task `{self.plugin_name()}` must be text, not {prompt!r:.80}"
-            raise UserError(what, hint="return prompt, answer")
+            raise UserError(f"the prompt of {title} must be text, not {prompt!r:.80}", hint=hint)
         return Problem(id=digest(prompt, gold).hex(), size=size, turns=(prompt,), gold=gold)
 
     def solve(self, problem: Problem) -> str:
@@ -247,14 +264,18 @@ class _FunctionTask(Task):
 
     def grade(self, problem: Problem, answer: str) -> Grade:
         _, judge = self.functions
+        parsed: str | None = answer
         if judge:
             correct = bool(judge(answer, problem.gold))
-            return Grade(correct=correct, parsed=answer, why="" if correct else "wrong answer")
-        said = final(answer)
-        if said is None:
-            return Grade(correct=False, why="no answer")
-        correct = same(said, str(problem.gold))
-        return Grade(correct=correct, parsed=said, why="" if correct else "wrong answer")
+        else:
+            parsed = final(answer)
+            if parsed is None:
+                return Grade(correct=False, why="no answer")
+            correct = same(parsed, str(problem.gold))
+        why = ""
+        if not correct:
+            why = "wrong answer"
+        return Grade(correct=correct, parsed=parsed, why=why)
 
 
 @dataclass(kw_only=True)
@@ -268,30 +289,37 @@ class _FunctionModel(Model):
         return {**super().identity(), "code": self.code}
 
     async def complete(self, request: Request) -> Completion:
-        first = next(iter(inspect.signature(self.function).parameters), "")
-        messages = [{"role": m.role, "content": m.content} for m in request.messages]
-        given: Any = messages if first == "messages" else request.messages[-1].content
-        settings, started = _values(self, self.function), perf_counter()
+        argument: Any = request.messages[-1].content
+        first_parameter = next(iter(inspect.signature(self.function).parameters), "")
+        if first_parameter == "messages":
+            argument = [{"role": m.role, "content": m.content} for m in request.messages]
+        settings = _values(self, self.function)
+        started = perf_counter()
         if inspect.iscoroutinefunction(self.function):
-            reply = await self.function(given, **settings)
+            reply = await self.function(argument, **settings)
         else:
-            reply = await asyncio.to_thread(self.function, given, **settings)
+            reply = await asyncio.to_thread(self.function, argument, **settings)
         if isinstance(reply, Completion):
             return reply
         if not isinstance(reply, str):
-            what = f"the model `{self.plugin_name()}` must return text, not {type(reply).__name__}"
-            raise UserError(what, hint="return the reply as a str")
+            message = (
+                f"the model `{self.plugin_name()}` must return text, not {type(reply).__name__}"
+            )
+            raise UserError(message, hint="return the reply as a str")
         thinking, answer = split_thinking(reply)
-        prompt = sum(len(m["content"]) for m in messages)
-        said, thought, answered = (
-            -(-length // 4) for length in (prompt, len(thinking), len(answer))
+        prompt_length = sum(len(message.content) for message in request.messages)
+        bill = Bill(
+            prompt_tokens=_estimated_tokens(prompt_length),
+            thinking_tokens=_estimated_tokens(len(thinking)),
+            answer_tokens=_estimated_tokens(len(answer)),
+            seconds=perf_counter() - started,
+            counted_by="estimate",
         )
-        return Completion(
-            thinking,
-            answer,
-            "end",
-            Bill(said, thought, answered, perf_counter() - started, "estimate"),
-        )
+        return Completion(thinking, answer, "end", bill)
+
+
+def _estimated_tokens(characters: int) -> int:
+    return math.ceil(characters / 4)
 
 
 def _values(plugin: Plugin, function: Function) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Names tasks and models: a title, and the settings that tell one from the others of its study.
+"""Names tasks and models: a title, and the settings that distinguish it from others in its study.
 
 A label names the settings that its table sweeps. Where two would still be called the same, such as
 those of two tables that differ in `mode`, both name whatever differs between them. Settings that
@@ -28,7 +28,7 @@ DIGEST = "digest"  # the setting of a benchmark that only says what its problems
 
 
 @dataclass(frozen=True)
-class Part:
+class Component:
     """A plugin in a label: a task, a model, or one method of the model's chain."""
 
     title: str
@@ -64,21 +64,21 @@ class Part:
         return _text(self.written[key])
 
 
-Chain: TypeAlias = tuple[Part, ...]  # a task alone, or a model and its methods
-# The titles of a part and of those before it. Parts with the same titles are compared.
+Chain: TypeAlias = tuple[Component, ...]  # a task alone, or a model and its methods
+# The titles of a component and of those before it. Components with the same titles are compared.
 Titles: TypeAlias = tuple[str, ...]
-# For parts with the same titles: the settings to name besides the swept ones, in their order.
-Named: TypeAlias = dict[Titles, dict[str, None]]
+# For components with the same titles: the settings to name besides the swept ones, in their order.
+NamedSettings: TypeAlias = dict[Titles, dict[str, None]]
 
 
 @dataclass(frozen=True)
 class Names:
     """What a chain is called."""
 
-    base: str  # its first part alone
-    whole: str
+    base: str  # its first component alone
+    full: str
     variant: str  # without training seeds
-    methods: str  # the variant without its first part
+    methods: str  # the variant without its first component
 
 
 def labels(chains: Sequence[Chain]) -> list[Names]:
@@ -87,122 +87,144 @@ def labels(chains: Sequence[Chain]) -> list[Names]:
     Two chains have the same name only if nothing that a study can set differs between them. So
     while some do, what differs between these is named too: settings in the key first.
     """
-    parts: dict[Titles, list[Part]] = {}
+    components: dict[Titles, list[Component]] = {}
     for chain in chains:
-        for titles, part in _titled(chain):
-            parts.setdefault(titles, []).append(part)
-    named: Named = {titles: {} for titles in parts}
+        for titles, component in _titled(chain):
+            components.setdefault(titles, []).append(component)
+    settings: NamedSettings = {titles: {} for titles in components}
     while True:
-        names = _names(chains, parts, named)
-        same_name = _alike(chains, [name.whole for name in names])
+        names = _names(chains, components, settings)
+        same_name = _alike(chains, [name.full for name in names])
         same_variant = _alike(chains, [name.variant for name in names])
         changed = False
         for alike in same_name:
-            changed |= _name_differences(alike, named, keyed=True)
+            changed |= _name_differences(alike, settings, keyed=True)
         for alike in same_variant:
-            changed |= _name_differences(alike, named, keyed=True, seeds=False)
+            changed |= _name_differences(alike, settings, keyed=True, seeds=False)
         if not changed:
             for alike in same_name:
-                changed |= _name_differences(alike, named, keyed=False)
+                changed |= _name_differences(alike, settings, keyed=False)
         if not changed:
             return names
 
 
-def _titled(chain: Chain) -> Iterator[tuple[Titles, Part]]:
+def _titled(chain: Chain) -> Iterator[tuple[Titles, Component]]:
     titles: Titles = ()
-    for part in chain:
-        titles = (*titles, part.title)
-        yield titles, part
+    for component in chain:
+        titles = (*titles, component.title)
+        yield titles, component
 
 
 def _alike(chains: Sequence[Chain], texts: Sequence[str]) -> list[list[Chain]]:
-    """Return groups of chains that have the same text and consist of the same parts."""
+    """Return groups of chains that have the same text and consist of the same components."""
     groups: dict[tuple[str, Titles], list[Chain]] = {}
     for chain, text in zip(chains, texts, strict=True):
-        titles = tuple(part.title for part in chain)
+        titles = tuple(component.title for component in chain)
         groups.setdefault((text, titles), []).append(chain)
     return [group for group in groups.values() if len(group) > 1]
 
 
 def _name_differences(
-    alike: Sequence[Chain], named: Named, *, keyed: bool, seeds: bool = True
+    alike: Sequence[Chain], settings: NamedSettings, *, keyed: bool, seeds: bool = True
 ) -> bool:
-    """Add to `named` what differs between chains; return whether that adds anything."""
+    """Add to `settings` those that differ between chains; return whether that adds any."""
     added = False
     for index, (titles, first) in enumerate(_titled(alike[0])):
-        parts = [chain[index] for chain in alike]
+        components = [chain[index] for chain in alike]
         hidden = {"label", DIGEST}
         if first.trains and not seeds:
             hidden.add(SEED)
-        for key in _differing_keys(parts, keyed):
-            if key not in hidden and key not in named[titles]:
-                named[titles][key] = None
+        for key in _differing_keys(components, keyed):
+            if key not in hidden and key not in settings[titles]:
+                settings[titles][key] = None
                 added = True
     return added
 
 
-def _differing_keys(parts: Sequence[Part], keyed: bool) -> list[str]:
-    """Return the settings, in the key or not, whose values differ between parts."""
-    tables = [part.keyed if keyed else part.unkeyed for part in parts]
-    if keyed and _differ(table["name"] for table in tables):
+def _differing_keys(components: Sequence[Component], keyed: bool) -> list[str]:
+    """Return the settings, in the key or not, whose values differ between components."""
+    if keyed:
+        tables = [component.keyed for component in components]
+    else:
+        tables = [component.unkeyed for component in components]
+    keys = _differing_names(tables)
+    if keyed and "name" in keys:
         return ["name"]  # two plugins have different settings anyway
-    keys = dict.fromkeys(key for table in tables for key in table)
-    return [key for key in keys if _differ(table.get(key) for table in tables)]
+    return keys
 
 
-def _differ(values: Iterable[Any]) -> bool:
-    first, *others = values
-    return any(value != first for value in others)
+def _differing_names(tables: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the keys whose values differ between tables, or that some of them lack."""
+    names: dict[str, None] = {}
+    for table in tables:
+        names |= dict.fromkeys(table)
+    differing_names = []
+    for name in names:
+        first, *remaining = [table.get(name) for table in tables]
+        if any(value != first for value in remaining):
+            differing_names.append(name)
+    return differing_names
 
 
 def _names(
-    chains: Sequence[Chain], parts: Mapping[Titles, Sequence[Part]], named: Named
+    chains: Sequence[Chain],
+    components: Mapping[Titles, Sequence[Component]],
+    settings: NamedSettings,
 ) -> list[Names]:
-    """Return the names of chains, with the settings that are swept and those in `named`."""
-    writers: dict[tuple[Titles, str], Callable[[Part], str]] = {}
+    """Return the names of chains, with the settings that are swept and those in `settings`."""
+    writers: dict[tuple[Titles, str], Callable[[Component], str]] = {}
     names = []
     for chain in chains:
-        whole = []
+        full = []
         variant = []
-        for titles, part in _titled(chain):
-            words = [part.title]
-            seedless = [part.title]
-            for key in dict.fromkeys((*part.swept, *named[titles])):
-                if part.value(key) in (None, ""):
+        for titles, component in _titled(chain):
+            words = [component.title]
+            seedless = [component.title]
+            for key in dict.fromkeys((*component.swept, *settings[titles])):
+                if component.value(key) in (None, ""):
                     continue
                 if (titles, key) not in writers:
-                    writers[titles, key] = _writer(parts[titles], key)
-                text = writers[titles, key](part)
+                    writers[titles, key] = _writer(components[titles], key)
+                text = writers[titles, key](component)
                 # What is called by one of its settings, such as an eviction policy, says it once.
-                if not text or text == f"{key}={part.title}":
+                if not text or text == f"{key}={component.title}":
                     continue
                 words.append(text)
-                if not (part.trains and key == SEED):
+                if not (component.trains and key == SEED):
                     seedless.append(text)
-            whole.append(" ".join(words))
+            full.append(" ".join(words))
             variant.append(" ".join(seedless))
         methods = " + ".join(variant[1:])
-        names.append(Names(whole[0], " + ".join(whole), " + ".join(variant), methods))
+        names.append(Names(full[0], " + ".join(full), " + ".join(variant), methods))
     return names
 
 
-def _writer(parts: Sequence[Part], key: str) -> Callable[[Part], str]:
-    """Return a function that writes a setting no longer than it takes to tell these parts apart."""
-    values = [part.value(key) for part in parts]
-    values = [value for value in values if value is not None]
+def _writer(components: Sequence[Component], key: str) -> Callable[[Component], str]:
+    """Return a function that writes a setting, just long enough to tell the components apart."""
+    values = []
+    for component in components:
+        value = component.value(key)
+        if value is not None:
+            values.append(value)
+
     if all(isinstance(value, Path) for value in values):
         length = _distinct_length(values)
-        return lambda part: f"{key}={Path(*part.value(key).parts[-length:]).as_posix()}"
+
+        def write_path(component: Component) -> str:
+            ending = Path(*component.value(key).parts[-length:])
+            return f"{key}={ending.as_posix()}"
+
+        return write_path
+
     if all(isinstance(value, Mapping) or _is_record(value) for value in values):
-        tables = [_flat(value) for value in values]
-        names = dict.fromkeys(name for table in tables for name in table)
-        differing = [name for name in names if _differ(table.get(name) for table in tables)]
-        return lambda part: _entries(key, _flat(part.value(key)), differing)
-    texts = {part.text(key) for part in parts}
+        differing_names = _differing_names([_flat(value) for value in values])
+        return lambda component: _entries(key, _flat(component.value(key)), differing_names)
+
+    texts = {component.text(key) for component in components}
     clipped = {_clipped(text) for text in texts}
     if len(clipped) == len(texts):
-        return lambda part: f"{key}={_clipped(part.text(key))}"
-    return lambda part: f"{key}={part.text(key)}"
+        return lambda component: f"{key}={_clipped(component.text(key))}"
+    return lambda component: f"{key}={component.text(key)}"
 
 
 def _is_record(value: Any) -> bool:
@@ -210,11 +232,11 @@ def _is_record(value: Any) -> bool:
 
 
 def _distinct_length(paths: Sequence[Path]) -> int:
-    """Return how many of the last parts of paths tell them apart: 1 if the files' names do."""
+    """Return how many trailing parts of paths tell them apart: 1 if the files' names do."""
     distinct = {path.parts for path in paths}
-    longest = max(len(parts) for parts in distinct)
+    longest = max(len(names) for names in distinct)
     for length in range(1, longest):
-        endings = {parts[-length:] for parts in distinct}
+        endings = {names[-length:] for names in distinct}
         if len(endings) == len(distinct):
             return length
     return longest
@@ -251,7 +273,9 @@ def _text(value: Any) -> str:
 
 
 def _clipped(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[: LONGEST - 1]}…"
 
 
 # Names of groups of attempts, for figures and tables.
@@ -273,23 +297,24 @@ def cells_of(outcomes: Iterable[Outcome]) -> dict[Cell, Label]:
 
 
 def differing(tables: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the settings that differ between tables that have them, each with its values, sorted."""
-    values: dict[str, dict[str, Any]] = {}
+    """Return the settings that differ between tables that have them, with their sorted values."""
+    values: dict[str, dict[str, Any]] = {}  # by name, then by their text
     for table in tables:
         for name, value in table.items():
-            values.setdefault(name, {}).setdefault(
-                json.dumps(value, default=str, sort_keys=True), value
-            )
-    several = {name: distinct for name, distinct in values.items() if len(distinct) > 1}
-    return {name: _sorted(several[name].values()) for name in sorted(several, key=_rank)}
+            text = json.dumps(value, default=str, sort_keys=True)
+            values.setdefault(name, {}).setdefault(text, value)
+    varied = {}
+    for name in sorted(values, key=_rank):
+        if len(values[name]) > 1:
+            varied[name] = _sorted(values[name].values())
+    return varied
 
 
 def pooled(groups: Iterable[Iterable[Outcome]], drawn: Collection[str] = ()) -> str:
-    """Say what differs between the attempts of one group: `pooled over mode = answer, cot`; "" if
-    nothing does.
+    """Return the settings that differ within a group: `pooled over mode = answer, cot`, or "".
 
     A group is what a figure makes one number from. `drawn` has settings that the figure draws.
-    Training seeds are no setting, and problems of different sizes are pooled too.
+    Training seeds don't count as a setting; problems of different sizes are pooled too.
     """
     values: dict[str, list[Any]] = {}
     for group in groups:
@@ -299,40 +324,47 @@ def pooled(groups: Iterable[Iterable[Outcome]], drawn: Collection[str] = ()) -> 
         if len(sizes) > 1:
             in_group["size"] = sizes
         for name, distinct in in_group.items():
-            if not _is_one_of(name, drawn):
-                listed = values.setdefault(name, [])
-                listed += [value for value in distinct if value not in listed]
+            if _is_one_of(name, drawn):
+                continue
+            listed = values.setdefault(name, [])
+            for value in distinct:
+                if value not in listed:
+                    listed.append(value)
     if not values:
         return ""
-    names = _short_settings(values)
-    clauses = [
-        f"{names[name]} = {_listed(_sorted(values[name]))}" for name in sorted(values, key=_rank)
-    ]
+    short_names = _short_settings(values)
+    clauses = []
+    for name in sorted(values, key=_rank):
+        clauses.append(f"{short_names[name]} = {_listed(_sorted(values[name]))}")
     return f"pooled over {'; '.join(clauses)}"
 
 
 def distinctions(
     cells: Iterable[Cell], drawn: Collection[str] = (), of: str = ""
 ) -> dict[Cell, str]:
-    """Name each cell by the settings that differ between all of them: `mode=cot`; "" if nothing
-    does.
+    """Name each cell by the settings that differ between the cells: `mode=cot`, or "".
 
     `drawn` has settings that the figure draws otherwise; `of = "task"` looks at the task's settings
     alone.
     """
     tables = {cell: _comparable(cell) for cell in cells}
-    varied = differing(tables.values())
-    names = _short_settings(
-        name for name in varied if name.startswith(of) and not _is_one_of(name, drawn)
-    )
+    names = []
+    for name in differing(tables.values()):
+        if name.startswith(of) and not _is_one_of(name, drawn):
+            names.append(name)
+    short_names = _short_settings(names)
     texts = {}
     for cell, table in tables.items():
-        parts = []
-        for name, short in names.items():
+        words = []
+        for name, short_name in short_names.items():
             value = table.get(name)
-            if value is not None:
-                parts.append(value if name == "task.name" else f"{short}={_shown(value)}")
-        texts[cell] = " ".join(parts)
+            if value is None:
+                continue
+            if name == "task.name":
+                words.append(value)
+            else:
+                words.append(f"{short_name}={_shortened(value)}")
+        texts[cell] = " ".join(words)
     return texts
 
 
@@ -343,7 +375,7 @@ def series_labels(outcomes: Sequence[Outcome]) -> dict[tuple[bytes, bytes], tupl
     model too.
     """
     cells = cells_of(outcomes)
-    several = len({label.task for label in cells.values()}) > 1
+    several_tasks = len({label.task for label in cells.values()}) > 1
     alike: dict[tuple[str, str], list[Cell]] = {}
     for cell, label in cells.items():
         alike.setdefault((label.model, label.task), []).append(cell)
@@ -352,21 +384,22 @@ def series_labels(outcomes: Sequence[Outcome]) -> dict[tuple[bytes, bytes], tupl
         texts = distinctions(group)
         for cell in group:
             name = f"{model} {texts[cell]}".rstrip()
-            names[cell.model_key, cell.task_key] = (name, f"{name}, {task}" if several else name)
+            name_with_task = name
+            if several_tasks:
+                name_with_task = f"{name}, {task}"
+            names[cell.model_key, cell.task_key] = (name, name_with_task)
     return names
 
 
 def task_series_labels(outcomes: Iterable[Outcome], drawn: Collection[str]) -> dict[Cell, str]:
-    """Name each cell by its model and by the task's settings that differ, without those that a
-    figure draws.
-    """
+    """Name each cell by its model and the task's settings that differ, but not by drawn ones."""
     outcomes = list(outcomes)
     models = model_labels(outcomes)
-    texts = distinctions(cells_of(outcomes), drawn, of="task")
-    return {
-        cell: ", ".join(filter(None, (models[cell.model_key], text)))
-        for cell, text in texts.items()
-    }
+    names = {}
+    for cell, text in distinctions(cells_of(outcomes), drawn, of="task").items():
+        words = [models[cell.model_key], text]
+        names[cell] = ", ".join(word for word in words if word)
+    return names
 
 
 def task_labels(outcomes: Iterable[Outcome]) -> dict[bytes, str]:
@@ -387,10 +420,10 @@ def variant_labels(outcomes: Iterable[Outcome]) -> dict[bytes, str]:
 def _distinct_labels(
     outcomes: Iterable[Outcome], key: Callable[[Cell], bytes], text: Callable[[Label], str]
 ) -> dict[bytes, str]:
-    """Name groups of attempts. Those of two studies may have one label: then the settings that
-    differ tell them apart.
+    """Name groups of attempts, each by its label.
 
-    Where no setting does, they are numbered.
+    Groups of two studies may have the same label: then the settings that differ tell them apart, or
+    a number where no setting differs.
     """
     cells: dict[bytes, Cell] = {}
     names: dict[bytes, str] = {}
@@ -422,13 +455,12 @@ def short_variant_labels(outcomes: Iterable[Outcome], reference: bytes) -> dict[
 
 
 def panel_label(
-    task: str, size: int | None = None, *, model: str = "", more: Sequence[str] = ()
+    task: str, size: int | None = None, *, model: str = "", extra: Sequence[str] = ()
 ) -> str:
-    """Name a panel: its model if there are several, its task, its size if sizes have panels of
-    their own, and more.
-    """
-    place = task if size is None else f"{task} {size}"
-    return " | ".join(name for name in (model, place, *more) if name)
+    """Name a panel by its model, its task, its size and extra words, each if it has one."""
+    if size is not None:
+        task = f"{task} {size}"
+    return " | ".join(name for name in (model, task, *extra) if name)
 
 
 class Beneath(NamedTuple):
@@ -441,10 +473,10 @@ class Beneath(NamedTuple):
 def beneath(
     outcomes: Iterable[Outcome], outer: Callable[[Cell], Collection[str]], *, seeds: bool = True
 ) -> dict[bytes, Beneath]:
-    """Return for each model, by its key, the one that its `outer` methods, named as in
-    `Cell.owners`, were applied to.
+    """Return for each model, by its key, the model that its `outer` methods were applied to.
 
-    If the study asks that model too, its name is the study's. Without `seeds` it is a variant.
+    `outer` returns methods as `Cell.owners` names them. If the study asks the model beneath too,
+    its name is the study's. Without `seeds` it is a variant.
     """
     cells: dict[bytes, Cell] = {}
     bases: dict[bytes, str] = {}
@@ -458,57 +490,60 @@ def beneath(
             names.setdefault(cell.variant_key, label.variant)
     inner = {}
     for model, cell in cells.items():
-        left_out = outer(cell)
-        methods = [
-            method
-            for method, owner in zip(cell.methods, cell.owners, strict=True)
-            if owner not in left_out
-        ]
+        outer_methods = outer(cell)
+        methods = []
+        for method, owner in zip(cell.methods, cell.owners, strict=True):
+            if owner not in outer_methods:
+                methods.append(method)
         inner[model] = Cell(
             cell.task, cell.size, cell.model, tuple(methods), cell.memory, cell.seed
         )
     models = {}
     for model, cell in inner.items():
-        key = cell.model_key if seeds else cell.variant_key
-        name = names.get(key) or _composed(cell, bases[cell.base_key], inner.values(), seeds)
+        key = cell.variant_key
+        if seeds:
+            key = cell.model_key
+        name = names.get(key)
+        if not name:
+            name = _composed(cell, bases[cell.base_key], inner.values(), seeds)
         models[model] = Beneath(key, name)
     return models
 
 
-def _composed(cell: Cell, base: str, others: Iterable[Cell], seeds: bool) -> str:
-    """Name a model that the study doesn't ask by itself, with the settings that tell it from
-    others.
-    """
+def _composed(cell: Cell, base: str, cells: Iterable[Cell], seeds: bool) -> str:
+    """Name a model that the study doesn't ask, by the settings that differ between these cells."""
     chain = [use.name for use in cell.chain]
-    alike = [
-        other
-        for other in others
-        if other.base_key == cell.base_key and [u.name for u in other.chain] == chain
-    ]
-    parts = [base]
-    for place, use in enumerate(cell.chain):
+    alike = []
+    for candidate in cells:
+        candidate_chain = [use.name for use in candidate.chain]
+        if candidate.base_key == cell.base_key and candidate_chain == chain:
+            alike.append(candidate)
+    names = [base]
+    for index, use in enumerate(cell.chain):
         words = [use.name]
-        for name, value in use.settings.items():
-            values = {str(other.chain[place].settings.get(name)) for other in alike}
-            if len(values) > 1 and (seeds or name != SEED):
-                words.append(f"{name}={value}")
-        parts.append(" ".join(words))
-    return " + ".join(parts)
+        for setting, value in use.settings.items():
+            values = {str(candidate.chain[index].settings.get(setting)) for candidate in alike}
+            if len(values) > 1 and (seeds or setting != SEED):
+                words.append(f"{setting}={value}")
+        names.append(" ".join(words))
+    return " + ".join(names)
 
 
 def in_words(
     settings: Mapping[Key, Mapping[str, Any]], but: Collection[str] = ()
 ) -> dict[Key, str]:
-    """Name for each table of settings those that differ between the tables: `budget 64, match
-    length`.
+    """Name for each table the settings that differ between tables: `budget 64, match length`.
 
     `but` leaves settings out, with those of a plugin inside: `reward` also leaves out
     `reward.size`.
     """
+    names: dict[str, None] = {}
+    for table in settings.values():
+        names |= dict.fromkeys(table)
     varied = []
-    for name in dict.fromkeys(name for table in settings.values() for name in table):
+    for name in names:
         values = {str(table.get(name)) for table in settings.values()}
-        if len(values) > 1 and not {*name.split(".")} & {*but}:
+        if len(values) > 1 and set(name.split(".")).isdisjoint(but):
             varied.append(name)
     texts = {}
     for key, table in settings.items():
@@ -542,24 +577,23 @@ def group_label(
     cells: Collection[StudyCell], every: Collection[StudyCell], ended: Collection[str] = ()
 ) -> str:
     """Describe some of a study's cells, for the head of a list of their attempts."""
-    parts = []
+    clauses = []
     for noun in ("model", "task"):
         names = list(dict.fromkeys(getattr(cell.label, noun) for cell in cells))
         if len(names) < len({getattr(cell.label, noun) for cell in every}):
-            parts.append(_listed(names))
+            clauses.append(_listed(names))
     sizes = sorted({cell.size for cell in cells})
     if len(sizes) < len({cell.size for cell in every}):
-        parts.append(f"size {_listed(sizes)}")
+        clauses.append(f"size {_listed(sizes)}")
     if ended:
-        parts.append(_listed(list(ended)))
-    return "; ".join(parts)
+        clauses.append(_listed(list(ended)))
+    return "; ".join(clauses)
 
 
 def chosen_variant(outcomes: Sequence[Outcome], name: str = "", *, but: bytes = b"") -> bytes:
-    """Return the key of the variant that the user has named, or of the study's first; `but` leaves
-    one out.
-    """
-    names = {key: text for key, text in variant_labels(outcomes).items() if key != but}
+    """Return the key of the named variant, or of the study's first; `but` is not a candidate."""
+    names = variant_labels(outcomes)
+    names.pop(but, None)
     if not name:
         return next(iter(names))
     for key, text in names.items():
@@ -584,15 +618,21 @@ def _is_of_method(name: str) -> bool:
 
 
 def _rank(name: str) -> str:
-    """Sort settings of methods before those of the model, and those before the task's."""
-    return f"method.{name}" if _is_of_method(name) else name
+    """Return a sort key: settings of methods first, then the model's, then the task's."""
+    if _is_of_method(name):
+        return f"method.{name}"
+    return name
 
 
 def _sorted(values: Iterable[Any]) -> list[Any]:
-    """Sort numbers by size, then the rest by its text: the order of the attempts doesn't matter."""
-    return sorted(
-        values, key=lambda value: (0, value, "") if _is_number(value) else (1, 0, _shown(value))
-    )
+    """Sort numbers by size, then other values by their text, whatever the order of attempts."""
+
+    def sort_key(value: Any) -> tuple[int, float, str]:
+        if _is_number(value):
+            return (0, value, "")
+        return (1, 0, _shortened(value))
+
+    return sorted(values, key=sort_key)
 
 
 def _is_number(value: Any) -> bool:
@@ -606,25 +646,31 @@ def _is_one_of(name: str, settings: Collection[str]) -> bool:
 
 def _short_settings(names: Iterable[str]) -> dict[str, str]:
     """Return the last part of each name, if no other has the same."""
-    last = {name: name.rpartition(".")[2] for name in names}
-    often = Counter(last.values())
-    return {
-        name: short if often[short] == 1 and short != "name" else name
-        for name, short in last.items()
-    }
+    last_parts = {name: name.rpartition(".")[2] for name in names}
+    counts = Counter(last_parts.values())
+    short_names = {}
+    for name, last_part in last_parts.items():
+        if counts[last_part] == 1 and last_part != "name":
+            short_names[name] = last_part
+        else:
+            short_names[name] = name
+    return short_names
 
 
 def _listed(values: Sequence[Any]) -> str:
     if len(values) > MOST_SHOWN and all(map(_is_number, values)):
         return f"{min(values):g}–{max(values):g}"
-    shown = [_shown(value) for value in values[:MOST_SHOWN]]
+    texts = [_shortened(value) for value in values[:MOST_SHOWN]]
     if len(values) > MOST_SHOWN:
-        shown.append(f"{len(values) - MOST_SHOWN} more")
-    return ", ".join(shown)
+        texts.append(f"{len(values) - MOST_SHOWN} more")
+    return ", ".join(texts)
 
 
-def _shown(value: Any) -> str:
-    text = (
-        json.dumps(value, default=str) if isinstance(value, Mapping | list | tuple) else str(value)
-    )
-    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…"
+def _shortened(value: Any) -> str:
+    if isinstance(value, Mapping | list | tuple):
+        text = json.dumps(value, default=str)
+    else:
+        text = str(value)
+    if len(text) > LONGEST_SHOWN:
+        text = f"{text[: LONGEST_SHOWN - 1]}…"
+    return text

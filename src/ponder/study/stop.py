@@ -70,14 +70,16 @@ class StopRule:
         if goal == "critical_size":
             task = _task_with_few_sizes(cells)
             if task:
-                what = f"the critical size needs at least {MIN_SIZES} sizes above 0"
+                message = f"the critical size needs at least {MIN_SIZES} sizes above 0"
                 raise UserError(
-                    f"{what}, and `{task}` has fewer",
+                    f"{message}, and `{task}` has fewer",
                     hint='name more sizes, or another goal: goal = "best"',
                 )
         if goal in ("best", "frontier", "difference"):
             arms = len(contestants(cells))
-            compared = "two" if goal == "difference" else "several"
+            compared = "several"
+            if goal == "difference":
+                compared = "two"
             if arms < 2 or (goal == "difference" and arms > 2):
                 raise UserError(
                     f"`{goal}` compares {compared} models or variants, and the study has {arms}",
@@ -87,9 +89,9 @@ class StopRule:
             hint = 'stop = { decide = true }, or another goal: goal = "best"'
             raise UserError("the frontier has no margin: it is decided or not", hint=hint)
         if goal == "accuracy" and self.margin is None:
-            what = "there is nothing to decide about one model at so few sizes"
+            message = "there is nothing to decide about one model at so few sizes"
             hint = "say how precisely to measure its accuracy: stop = { margin = 0.03 }"
-            raise UserError(what, hint=hint)
+            raise UserError(message, hint=hint)
         return goal
 
 

@@ -1,4 +1,4 @@
-"""Reads a study: a TOML file with the tasks, the models and methods to ask, and the figures to draw.
+"""Reads a study: a TOML file with the tasks, models and methods to ask, and the figures to draw.
 
 A list is a sweep, except where a plugin's setting is itself a list. An error names its place in the
 file and, for an unknown key or name, the nearest known one.
@@ -44,7 +44,7 @@ from ponder.core.settings import (
     variants,
 )
 from ponder.study.cell import Hosting, Quota, Resources, StudyCell
-from ponder.study.labels import Chain, Names, Part, labels
+from ponder.study.labels import Chain, Component, Names, labels
 from ponder.study.stop import EXAMPLE, StopRule
 
 T = TypeVar("T", bound=Resources)
@@ -55,7 +55,7 @@ MAX_COUNT = 10_000_000  # problems, or samples of each
 TABLES = ("task", "model", "figure", "train")
 TASK_KEYS = ("size", "remember", "window")  # that every [[task]] has, besides its settings
 
-ELSEWHERE = {  # what isn't said at the top of a study
+ELSEWHERE = {  # hints for keys that don't belong at the top of a study
     "method": 'write it in a [[model]]: method = [{ name = "vote", n = 8 }]',
     "track": "it is an option of a command: ponder report STUDY --track mlflow, or wandb",
 }
@@ -69,10 +69,10 @@ class _SizedTask(NamedTuple):
     task: Task
     size: int
     memory: Memory
-    part: Part  # for its label
+    component: Component  # for its label
 
-    def repeats(self, other: _SizedTask) -> bool:
-        return self[:3] == other[:3]
+    def repeats(self, earlier: _SizedTask) -> bool:
+        return self[:3] == earlier[:3]
 
 
 class _ModelVariant(NamedTuple):
@@ -124,14 +124,21 @@ class StudySpec:
         `models`, if given, replace its own.
         """
         name = str(name)  # in Python it may be a `Path`
-        path = BUILT_IN / f"{name}.toml" if name in built_in() else Path(name)
+        path = Path(name)
+        if name in built_in():
+            path = BUILT_IN / f"{name}.toml"
         if path.suffix != ".toml" or not path.is_file():
             raise _no_study(name, path)
-        where = path.name if path.parent == BUILT_IN else str(path)
+        where = str(path)
+        if path.parent == BUILT_IN:
+            where = path.name
         try:
             content = tomllib.loads(path.read_text("utf-8-sig"))  # Windows editors put a mark first
         except (ValueError, RecursionError) as error:  # ValueError: also a number of 5,000 digits
-            hint = 'text needs quotes: name = "tents"; `ponder show study effort` prints a study to compare with'
+            hint = (
+                'text needs quotes: name = "tents"; '
+                "`ponder show study effort` prints a study to compare with"
+            )
             raise UserError(f"this is not TOML: {error}", where=where, hint=hint) from None
         if models:
             content["model"] = [dict(model) for model in models]
@@ -154,35 +161,34 @@ class StudySpec:
         """
         if folder is None:
             content = _from_store(content)
-        known = {f.name for f in dataclasses.fields(cls)} - {"name", "where", "folder"}
+        keys = _top_level_keys()
         hints = get_type_hints(cls)
         for key, value in content.items():
-            if key not in known:
+            if key not in keys:
                 elsewhere = ELSEWHERE.get(key) or place_of(key, content, folder)
-                hint = elsewhere or plugins.nearest(key, known)
+                hint = elsewhere or plugins.nearest(key, keys)
                 raise UserError(
                     f"a study has no key `{key}`", where=Location(where, key), hint=hint
                 )
             if isinstance(value, Mapping) and key in TABLES:
-                what = f"a study may have several {key} tables, so each is written [[{key}]]"
+                message = f"a study may have several {key} tables, so each is written [[{key}]]"
                 raise UserError(
-                    what, where=Location(where, key), hint=f"write [[{key}]] instead of [{key}]"
+                    message, where=Location(where, key), hint=f"write [[{key}]] instead of [{key}]"
                 )
             convert(value, hints[key], Location(where, key), Path())
         for key in ("task", "model"):
             if not content.get(key):
-                what = f"a study needs at least one [[{key}]]"
+                message = f"a study needs at least one [[{key}]]"
                 names = f"{key}s: {', '.join(plugins.names(f'{key}s'))}"
                 hint = f'ponder list {key}s shows them; write [[{key}]] and below it name = "…"'
-                raise UserError(what, where=where, hint=hint, in_python=names)
+                raise UserError(message, where=where, hint=hint, in_python=names)
         # by name only, because figures are slow to import
         for i, table in enumerate(content.get("figure", ())):
             check_name("figures", table, Location(where, "figure", i))
             figure = table["name"]
             with error_at(Location(where, "figure", i, "name")):
-                if not plugins.is_file(
-                    figure, base(figure, folder)
-                ) and figure not in plugins.names("figures"):
+                is_file = plugins.is_file(figure, base(figure, folder))
+                if not is_file and figure not in plugins.names("figures"):
                     raise plugins.unknown("figures", figure)
         return cls(**content, name=name, where=where, folder=folder)
 
@@ -211,14 +217,16 @@ class StudySpec:
         """Return the key `stop`, checked; None if the study has none."""
         if self.stop is None:
             return None
-        where = Location(self.where, "stop")
+        location = Location(self.where, "stop")
         if "of" in self.stop:
             hint = f'stop = {{ decide = true, goal = "{self.stop["of"]}" }}'
-            raise UserError("`of` is now called `goal`", where=where / "of", hint=hint)
+            raise UserError("`of` is now called `goal`", where=location / "of", hint=hint)
         goals = get_type_hints(StopRule)["goal"]
-        convert(self.stop.get("goal", ""), goals, where / "goal", self.folder)  # names the choices
-        with error_at(where):
-            rule: StopRule = convert(self.stop, StopRule, where, self.folder)
+        convert(
+            self.stop.get("goal", ""), goals, location / "goal", self.folder
+        )  # names the choices
+        with error_at(location):
+            rule: StopRule = convert(self.stop, StopRule, location, self.folder)
             return rule
 
     @property
@@ -240,8 +248,11 @@ class StudySpec:
 
     def resolved(self) -> dict[str, Any]:
         """Return the study with defaults and `--set` applied, for the record."""
-        names = [field.name for field in dataclasses.fields(self)]
-        return {name: getattr(self, name) for name in names if name not in ("where", "folder")}
+        content = {}
+        for field in dataclasses.fields(self):
+            if field.name not in ("where", "folder"):
+                content[field.name] = getattr(self, field.name)
+        return content
 
     @cached_property
     def cells(self) -> tuple[StudyCell, ...]:
@@ -249,15 +260,15 @@ class StudySpec:
         self._check_cell_count()
         tasks: list[_SizedTask] = []
         for task in self._tasks(self.task, "task"):
-            if not any(task.repeats(other) for other in tasks):  # two tables that overlap ask once
+            if not any(task.repeats(earlier) for earlier in tasks):  # tables may overlap
                 tasks.append(task)
-        task_names = labels([(task.part,) for task in tasks])
+        task_names = labels([(task.component,) for task in tasks])
         models = list(self._models())
         model_names = self._model_names([model.chain for model in models])
         cells = []
         for model, names in zip(models, model_names, strict=True):
             for task, task_name in zip(tasks, task_names, strict=True):
-                with error_at(f"{self.where}: model `{names.whole}`"):
+                with error_at(f"{self.where}: model `{names.full}`"):
                     model.model.check(task.task, task.size)
                 cells.append(self._cell(task, task_name, model, names))
         return tuple(cells)
@@ -265,7 +276,9 @@ class StudySpec:
     def _cell(
         self, task: _SizedTask, task_name: Names, model: _ModelVariant, names: Names
     ) -> StudyCell:
-        samples = 1 if self.chooses_sizes else model.samples
+        samples = model.samples
+        if self.chooses_sizes:
+            samples = 1
         return StudyCell(
             task=task.task,
             size=task.size,
@@ -273,7 +286,7 @@ class StudySpec:
             methods=model.methods,
             memory=task.memory,
             seed=self.seed,
-            label=Label(task_name.whole, names.base, names.whole, names.variant, names.methods),
+            label=Label(task_name.full, names.base, names.full, names.variant, names.methods),
             quota=Quota(self._problems(task.task), samples, adaptive=self.stop is not None),
             hosting=model.hosting,
             making=model.making,
@@ -283,25 +296,25 @@ class StudySpec:
         """Raise `UserError` if the lists of values make too many cells, before any is built."""
         tasks = 0
         for i, table in enumerate(self.task):
-            where = Location(self.where, "task", i)
-            combinations = sweep_size("tasks", _without(table, TASK_KEYS), where, self.folder)
+            location = Location(self.where, "task", i)
+            combinations = sweep_size("tasks", _without(table, TASK_KEYS), location, self.folder)
             for key in TASK_KEYS:
                 if isinstance(table.get(key), list):
                     combinations *= len(table[key])
             tasks += combinations
         models = 0
         for i, table in enumerate(self.model):
-            where = Location(self.where, "model", i)
+            location = Location(self.where, "model", i)
             chains = 0
             for chain in _chains(table):
                 combinations = 1
                 for j, method in enumerate(chain):
-                    place = where / "method" / j
+                    method_location = location / "method" / j
                     settings = _without(method, METHOD_KEYS)
-                    combinations *= sweep_size("methods", settings, place, self.folder)
+                    combinations *= sweep_size("methods", settings, method_location, self.folder)
                 chains += combinations
             settings = _without(table, MODEL_KEYS)
-            models += sweep_size("models", settings, where, self.folder) * chains
+            models += sweep_size("models", settings, location, self.folder) * chains
         if tasks * models > MAX_CELLS:
             product = f"{tasks:,} tasks and sizes × {models:,} models and methods"
             raise UserError(
@@ -313,13 +326,13 @@ class StudySpec:
     def _model_names(self, chains: Sequence[Chain]) -> list[Names]:
         """Return the names of models; raise `UserError` if two are the same."""
         names = labels(chains)
-        seen = set[str]()
+        full_names = set[str]()
         for name in names:
-            if name.whole in seen:
-                what = f"two models are both called `{name.whole}`"
+            if name.full in full_names:
+                message = f"two models are both called `{name.full}`"
                 hint = "give each [[model]] a `label`"
-                raise UserError(what, where=Location(self.where, "model"), hint=hint)
-            seen.add(name.whole)
+                raise UserError(message, where=Location(self.where, "model"), hint=hint)
+            full_names.add(name.full)
         return names
 
     @cached_property
@@ -327,140 +340,162 @@ class StudySpec:
         """The figures to draw."""
         figures: list[Figure] = []
         for i, table in enumerate(self.figure):
-            where = Location(self.where, "figure", i)
-            for variant, _ in sweep("figures", table, where, self.folder):
-                figures.append(build("figures", variant, where, self.folder))
+            location = Location(self.where, "figure", i)
+            for variant, _ in sweep("figures", table, location, self.folder):
+                figures.append(build("figures", variant, location, self.folder))
         return tuple(figures)
 
     def _tasks(self, tables: Sequence[Table], key: str) -> Iterator[_SizedTask]:
         """Yield each task at each size, of [[task]] or [[train]] tables."""
         for i, table in enumerate(tables):
-            where = Location(self.where, key, i)
+            location = Location(self.where, key, i)
             if "search" in table:
-                what = "a search is now the goal `max_size` of the study's `stop`"
+                message = "a search is now the goal `max_size` of the study's `stop`"
                 hint = f"remove it with `target` and `largest`, and write at the top: {EXAMPLE}"
-                raise UserError(what, where=where / "search", hint=hint)
-            memories = list(self._memories(table, where))
+                raise UserError(message, where=location / "search", hint=hint)
+            memories = list(self._memories(table, location))
             settings = _without(table, TASK_KEYS)
-            for variant, swept in sweep("tasks", settings, where, self.folder):
-                task: Task = build("tasks", variant, where, self.folder, TASK_KEYS, self.place)
-                sizes = self._sizes(task, table, where, key)
+            for variant, swept in sweep("tasks", settings, location, self.folder):
+                task: Task = build("tasks", variant, location, self.folder, TASK_KEYS, self.place)
+                sizes = self._sizes(task, table, location, key)
                 written = {**table, **variant}
                 for memory, swept_memory in memories:
                     names = (*swept, *swept_memory)
-                    part = Part(task.title(), task, written, names, asdict(memory))
+                    component = Component(task.title(), task, written, names, asdict(memory))
                     for size in sizes:
-                        yield _SizedTask(task, size, memory, part)
+                        yield _SizedTask(task, size, memory, component)
 
-    def _sizes(self, task: Task, table: Table, where: Location, key: str) -> list[int]:
+    def _sizes(self, task: Task, table: Table, location: Location, key: str) -> list[int]:
         """Return the sizes of a [[task]], or every size that a run which chooses them may ask."""
         chosen_by_run = key == "task" and self.chooses_sizes
         if chosen_by_run and "size" in table:
             raise UserError(
                 "with the goal `max_size`, the run chooses the sizes",
-                where=where / "size",
+                where=location / "size",
                 hint="remove `size`, or `stop`",
             )
         if chosen_by_run and self.stop_rule:
             sizes = list(self.stop_rule.search().sizes)
-            self._check_chosen_sizes(task, sizes, where)
+            self._check_chosen_sizes(task, sizes, location)
             return sizes
-        asked = table.get("size", task.sizes())
-        if not isinstance(asked, list | tuple):
-            asked = [asked]
-        sizes = list(
-            dict.fromkeys(convert(size, int, where / "size", self.folder) for size in asked)
-        )
+        values = table.get("size", task.sizes())
+        if not isinstance(values, list | tuple):
+            values = [values]
+        sizes = []
+        for value in values:
+            size = convert(value, int, location / "size", self.folder)
+            if size not in sizes:
+                sizes.append(size)
         if not sizes:
             hint = "name a size, or remove `size` to use the task's own"
-            raise UserError("there is no size, so nothing to ask", where=where / "size", hint=hint)
+            raise UserError(
+                "there is no size, so nothing to ask", where=location / "size", hint=hint
+            )
         for size in sizes:
-            with error_at(where / "size"):
+            with error_at(location / "size"):
                 task.check_size(size)
         return sizes
 
-    def _check_chosen_sizes(self, task: Task, sizes: Sequence[int], where: Location) -> None:
+    def _check_chosen_sizes(self, task: Task, sizes: Sequence[int], location: Location) -> None:
         for size in sizes:
             try:
                 task.check_size(size)
             except UserError as error:
                 raise UserError(
                     f"the goal `max_size` can't ask for size {size}: {error.what}",
-                    where=where,
+                    where=location,
                     hint="name sizes and another goal, or set `largest` in `stop`",
                 ) from None
 
-    def _memories(self, table: Table, where: Location) -> Iterator[tuple[Memory, Table]]:
+    def _memories(self, table: Table, location: Location) -> Iterator[tuple[Memory, Table]]:
         """Yield what a conversation shows of earlier turns, with the settings that are swept."""
         hints = get_type_hints(Memory)
         settings = {key: table[key] for key in ("remember", "window") if key in table}
-        for variant, swept in variants(settings, where, hints):
+        for variant, swept in variants(settings, location, hints):
             values = {}
             for key, value in variant.items():
-                values[key] = convert(value, hints[key], where / key, self.folder)
-            with error_at(where / "window"):
+                values[key] = convert(value, hints[key], location / key, self.folder)
+            with error_at(location / "window"):
                 yield Memory(**values), swept
 
     def _models(self) -> Iterator[_ModelVariant]:
         """Yield each model with each chain of methods."""
         for i, table in enumerate(self.model):
-            where = Location(self.where, "model", i)
-            samples = self._samples(table, where)
-            hosting = self._ray(table, Hosting, where)
+            location = Location(self.where, "model", i)
+            samples = self._samples(table, location)
+            hosting = self._ray(table, Hosting, location)
             settings = _without(table, MODEL_KEYS)
-            for variant, swept in sweep("models", settings, where, self.folder):
-                model: Model = build("models", variant, where, self.folder, MODEL_KEYS, self.place)
-                base = Part(model.label or model.title(), model, variant, tuple(swept))
+            for variant, swept in sweep("models", settings, location, self.folder):
+                model: Model = build(
+                    "models", variant, location, self.folder, MODEL_KEYS, self.place
+                )
+                title = model.label or model.title()
+                base = Component(title, model, variant, tuple(swept))
                 for chain in _chains(table):
                     making = []
                     for j, method_table in enumerate(chain):
-                        making.append(self._ray(method_table, Resources, where / "method" / j))
-                    for swept_chain in self._swept_chains(chain, where):
-                        methods = self._methods([table for table, _ in swept_chain], model, where)
-                        parts = [base]
+                        making.append(self._ray(method_table, Resources, location / "method" / j))
+                    for swept_chain in self._swept_chains(chain, location):
+                        tables = [method_table for method_table, _ in swept_chain]
+                        methods = self._methods(tables, model, location)
+                        components = [base]
                         for method, (written, names) in zip(methods, swept_chain, strict=True):
-                            trains = training_seed(method) is not None
-                            title = method.title()
-                            parts.append(Part(title, method, written, tuple(names), trains=trains))
+                            component = Component(
+                                method.title(),
+                                method,
+                                written,
+                                tuple(names),
+                                trains=training_seed(method) is not None,
+                            )
+                            components.append(component)
                         yield _ModelVariant(
-                            model, methods, tuple(parts), samples, hosting, tuple(making)
+                            model, methods, tuple(components), samples, hosting, tuple(making)
                         )
 
-    def _ray(self, table: Table, kind: type[T], where: Location) -> T:
+    def _ray(self, table: Table, kind: type[T], location: Location) -> T:
         """Return what a model or a method needs on a cluster."""
-        with error_at(where / "ray"):
-            needs: T = convert(table.get("ray", {}), kind, where / "ray", self.folder)
+        with error_at(location / "ray"):
+            needs: T = convert(table.get("ray", {}), kind, location / "ray", self.folder)
             return needs
 
-    def _samples(self, table: Table, where: Location) -> int:
+    def _samples(self, table: Table, location: Location) -> int:
         """Return the attempts per problem of a model: its own number, or the study's."""
         samples: int = convert(
-            table.get("samples", self.samples), int, where / "samples", self.folder
+            table.get("samples", self.samples), int, location / "samples", self.folder
         )
         if not 0 < samples <= MAX_COUNT:
             raise UserError(
-                f"samples must be from 1 to {MAX_COUNT:,}, not {samples}", where=where / "samples"
+                f"samples must be from 1 to {MAX_COUNT:,}, not {samples}",
+                where=location / "samples",
             )
         return samples
 
     def _swept_chains(
-        self, chain: Sequence[Table], where: Location
+        self, chain: Sequence[Table], location: Location
     ) -> Iterator[tuple[tuple[Table, Table], ...]]:
         """Yield each variant of a chain: per method its table, and the settings that are swept."""
         variants_of_each = []
         for j, method in enumerate(chain):
             settings = _without(method, METHOD_KEYS)
-            variants_of_each.append(sweep("methods", settings, where / "method" / j, self.folder))
+            variants_of_each.append(
+                sweep("methods", settings, location / "method" / j, self.folder)
+            )
         yield from itertools.product(*variants_of_each)
 
     def _methods(
-        self, tables: Sequence[Table], model: Model, where: Location
+        self, tables: Sequence[Table], model: Model, location: Location
     ) -> tuple[Method, ...]:
         """Build a chain of methods, each with the problems that it may train on."""
         methods: list[Method] = []
         for j, table in enumerate(tables):
-            place = where / "method" / j
-            method: Method = build("methods", table, place, self.folder, METHOD_KEYS, self.place)
+            method: Method = build(
+                "methods",
+                table,
+                location / "method" / j,
+                self.folder,
+                METHOD_KEYS,
+                self.place,
+            )
             train_on = self.training_problems
             ships = isinstance(model, WithWeights) and model.ships()
             if not ships or any(changes_weights(earlier) for earlier in methods):
@@ -476,21 +511,20 @@ class StudySpec:
     @cached_property
     def training_problems(self) -> tuple[TrainingProblems, ...]:
         """What methods may train on: problems that the study doesn't ask."""
-        asked = [
-            (task.task, task.size, self._problems(task.task))
-            for task in self._tasks(self.task, "task")
-        ]
-        key = "train" if self.train else "task"
+        tests = list(self._tasks(self.task, "task"))
+        trained_on = tests
+        if self.train:
+            trained_on = list(self._tasks(self.train, "train"))
         sets: list[TrainingProblems] = []
-        for task, size, _, _ in self._tasks(self.train or self.task, key):
-            number: int | None = 0
-            for asked_task, asked_size, problems in asked:
-                if (asked_task, asked_size) == (task, size):
-                    number = problems
+        for task, size, _, _ in trained_on:
+            reserved: int | None = 0  # problems that the study asks; None: all
+            for test in tests:
+                if (test.task, test.size) == (task, size):
+                    reserved = self._problems(test.task)
                     break
             if not self.train and task.fixed() is not None:
-                number = None  # training on a benchmark needs an explicit [[train]]
-            training = TrainingProblems(task, size, self.seed, number, bool(self.train))
+                reserved = None  # training on a benchmark needs an explicit [[train]]
+            training = TrainingProblems(task, size, self.seed, reserved, bool(self.train))
             if training not in sets:
                 sets.append(training)
         return tuple(sets)
@@ -517,27 +551,34 @@ def _from_store(content: Table) -> Table:
     tasks = content.get("task")
     if not isinstance(tasks, list | tuple):
         return content
-    searches = [
-        table for table in tasks if isinstance(table, Mapping) and table.get("search") == "max"
-    ]
+    searches = []
+    for table in tasks:
+        if isinstance(table, Mapping) and table.get("search") == "max":
+            searches.append(table)
     if searches and len(searches) == len(tasks):
-        first = searches[0]
-        rule = {key: first[key] for key in ("target", "largest") if key in first}
-        content["stop"] = {"goal": "max_size", **rule}
-        content["task"] = [
-            {key: value for key, value in table.items() if key not in ("search", *rule)}
-            for table in searches
-        ]
+        rule = {"goal": "max_size"}
+        for key in ("target", "largest"):
+            if key in searches[0]:
+                rule[key] = searches[0][key]
+        content["stop"] = rule
+        content["task"] = [_without(table, ("search", "target", "largest")) for table in searches]
     stop = content.get("stop")
     if isinstance(stop, Mapping) and "of" in stop:
-        content["stop"] = {"goal" if key == "of" else key: value for key, value in stop.items()}
+        rule = dict(stop)
+        rule["goal"] = rule.pop("of")
+        content["stop"] = rule
     return content
+
+
+def _top_level_keys() -> set[str]:
+    """Return the keys that a study file may have at its top, tables included."""
+    names = {field.name for field in dataclasses.fields(StudySpec)}
+    return names - {"name", "where", "folder"}
 
 
 def place_of(key: str, content: Table, folder: Path | None) -> str:
     """Return a hint that says where in a study a key belongs; "" if nowhere."""
-    top_level = {field.name for field in dataclasses.fields(StudySpec)}
-    if key in top_level - {"name", "where", "folder", *TABLES}:
+    if key in _top_level_keys() - set(TABLES):
         return f"`{key}` belongs at the top of the study, above the first [[…]]"
     for noun, kind, common_keys in (
         ("task", "tasks", TASK_KEYS),
@@ -560,12 +601,12 @@ def place_of(key: str, content: Table, folder: Path | None) -> str:
 
 
 def _has_key(key: str, table: Any, kind: str, common: Sequence[str], folder: Path | None) -> bool:
-    """Whether a plugin, named by its table, has a setting of this name."""
+    """Return whether a plugin, named by its table, has a setting of this name."""
     if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
         return False
     try:
         fields = dataclasses.fields(plugins.load(kind, table["name"], folder))
-    except UserError:  # which is told in its turn
+    except UserError:  # reported when the table is built
         return False
     return key in common or any(f.name == key and f.init for f in fields)
 
@@ -592,28 +633,36 @@ def _no_study(name: str, path: Path) -> UserError:
     list_command = "ponder list studies shows the built-in ones"
     list_in_python = f"built-in studies: {', '.join(built_in())}"
     if path.is_dir():
-        files = sorted(str(file) for file in path.glob("*.toml"))
-        hint = f"it holds {', '.join(files[:5])}" if files else ""
+        files = _toml_files(path)
+        hint = ""
+        if files:
+            hint = f"it holds {', '.join(files[:5])}"
         return UserError(
             f"{name} is a folder, not a study",
             hint=hint or list_command,
             in_python=hint or list_in_python,
         )
     if path.suffix == ".toml":
-        files = []
-        if path.parent.is_dir():
-            files = sorted(str(file) for file in path.parent.glob("*.toml"))
-        hint = plugins.nearest(name, files) if files else ""
+        files = _toml_files(path.parent)
+        hint = ""
+        if files:
+            hint = plugins.nearest(name, files)
         return UserError(
             f"there is no file {name}", hint=hint or list_command, in_python=hint or list_in_python
         )
     if path.is_file():
-        what = f"{name} is not a study: its name must end in .toml"
-        return UserError(what, hint=f"mv {name} {path.stem}.toml")
+        message = f"{name} is not a study: its name must end in .toml"
+        return UserError(message, hint=f"mv {name} {path.stem}.toml")
     hint = f"{plugins.nearest(name, built_in())} (or give a path that ends in .toml)"
     if path.with_name(f"{path.name}.toml").is_file():
         hint = f"did you mean `{name}.toml`?"
     return UserError(f"there is no study `{name}`", hint=hint)
+
+
+def _toml_files(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    return sorted(str(file) for file in folder.glob("*.toml"))
 
 
 def built_in() -> dict[str, str]:
