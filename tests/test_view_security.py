@@ -14,7 +14,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from html.parser import HTMLParser
 from pathlib import Path
@@ -430,10 +430,7 @@ def test_a_file_that_only_a_store_names_is_not_read(tmp_path, opened_files, tabl
     secret = tmp_path / "secret.jsonl"
     secret.write_text('{"prompt": "2 + 2?", "answer": "4"}\n')
     path = tmp_path / "ponder.db"
-    fill(path, study())
-    text = json.dumps({**study().resolved(), **table}).replace("FILE", str(secret))
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE study SET resolved = ?", (text,))
+    with_stored_study(path, json.loads(json.dumps(table).replace("FILE", str(secret))))
     opened_files.clear()
     with served(path) as address:
         _, _, home = get(address)
@@ -444,6 +441,81 @@ def test_a_file_that_only_a_store_names_is_not_read(tmp_path, opened_files, tabl
     assert "ponder view STUDY.toml" in home
     assert pages == [409, 409, 409]
     assert str(secret) not in opened_files
+
+
+def with_stored_study(path: Path, table: Mapping[str, Any]) -> None:
+    """Fill a store, and let its study have been run with other settings."""
+    fill(path, study())
+    with closing(sqlite3.connect(path)) as db, db:
+        resolved = json.dumps({**study().resolved(), **table})
+        db.execute("UPDATE study SET resolved = ?", (resolved,))
+
+
+def best_of(reward: str, weights: str) -> dict[str, Any]:
+    method = {"name": "best_of", "n": 2, "reward": {"name": reward, "id": weights}}
+    return {"name": "pocket", "temperature": 1, "method": [method]}
+
+
+@pytest.mark.parametrize(
+    ("model", "weights"),
+    [
+        ({"name": "transformers", "id": "FOLDER"}, "model.safetensors"),
+        ({"name": "transformers", "id": "org/name"}, "model.safetensors"),
+        ({"name": "transformers", "id": "FOLDER"}, "model-1.safetensors"),
+        ({"name": "transformers", "id": "FOLDER/tiny.gguf"}, "tiny.gguf"),
+        ({"name": "vllm", "id": "FOLDER"}, "model.safetensors"),
+        ({"name": "transformers", "id": "FOLDER", "method": [{"name": "sft"}]}, "card.json"),
+        (best_of("qwen", "FOLDER"), "model.safetensors"),
+        (best_of("pocket", "FOLDER"), "model.safetensors"),
+    ],
+    ids=json.dumps,
+)
+def test_weights_that_only_a_store_names_are_not_read(
+    tmp_path, monkeypatch, opened_files, model, weights
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "org" / "name"
+    folder.mkdir(parents=True)
+    (folder / weights).write_text("{}")
+    stored = json.loads(json.dumps(model).replace("FOLDER", str(folder)))
+    path = tmp_path / "ponder.db"
+    with_stored_study(path, {"model": [stored]})
+    opened_files.clear()
+    with served(path) as address:
+        _, _, home = get(address)
+        pages = [
+            get(address, f"/ponder/cheaper{page}")[0] for page in ("", "/figures", "/attempts")
+        ]
+    assert not [name for name in opened_files if str(folder) in name or "org/name" in name]
+    assert "are not read, because only a store names them" in home
+    assert "ponder view STUDY.toml" in home
+    assert pages == [409, 409, 409]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"name": "transformers", "id": "org/hub"},
+        {"name": "transformers", "id": "pocket"},
+        {"name": "transformers", "id": "smollm2"},
+        {"name": "vllm", "id": "org/hub", "budget": 64},
+        {"name": "endpoint", "id": "/served/tiny.gguf", "url": "http://127.0.0.1:9/v1"},
+        best_of("qwen", "org/hub"),
+        {"name": "pocket", "method": [{"name": "best_of", "n": 2, "reward": {"name": "pocket"}}]},
+    ],
+    ids=json.dumps,
+)
+def test_a_stored_study_without_local_weights_is_shown(tmp_path, monkeypatch, model) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pocket").mkdir()  # not what the study means
+    (tmp_path / "smollm2").mkdir()
+    path = tmp_path / "ponder.db"
+    with_stored_study(path, {"model": [model]})
+    with served(path) as address:
+        _, _, home = get(address)
+        status, _, _ = get(address, "/ponder/cheaper")
+    assert "only a store names" not in home
+    assert status == 200
 
 
 def test_a_study_file_that_was_given_may_name_its_own_files(tmp_path) -> None:

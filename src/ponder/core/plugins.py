@@ -159,6 +159,7 @@ LOCAL = ("gguf", "hf", "huggingface", "local", "pytorch", "torch")
 
 _registered: dict[tuple[str, str], type[Plugin]] = {}  # classes by kind and name, see `register`
 _files_refused = ContextVar("_files_refused", default=False)
+_HUB_NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,95}/)?[A-Za-z0-9][A-Za-z0-9_.-]{0,95}")
 _files: dict[str, Path] = {}  # the files of modules that `from_path` imported, by module name
 
 
@@ -318,6 +319,22 @@ def files_from(folder: Path | None) -> Iterator[None]:
         yield
     finally:
         _files_refused.reset(token)
+
+
+def check_weights(id: str) -> None:  # noqa: A002 the name of the setting
+    """Raise `UserError` for weights on this machine where `files_from` refuses files.
+
+    `org/name` on the hub is allowed, unless there is a folder of that name here: looking at
+    somebody's attempts must not read files of their choice.
+    """
+    if not id or not _files_refused.get():
+        return
+    on_hub = _HUB_NAME.fullmatch(id) and not id.endswith(".gguf")
+    if not on_hub or Path(id).exists():
+        raise UserError(
+            f"the weights {id!r:.80} are not read, because only a store names them",
+            hint="if you trust it, name its study, as in `ponder view STUDY.toml`",
+        )
 
 
 def load(kind: str, name: str, folder: Path | None = None) -> type[Any]:

@@ -191,6 +191,8 @@ class LocalWeights(Model, WithWeights, WithCodec, Sampled):
         if not 0 < self.top_p <= 1:
             raise UserError("top_p must be from 0 to 1")
         self._codec_name = ""  # of the weights that these were trained from
+        if self.id not in PACKAGES and not self.ships():
+            plugins.check_weights(self.id)
 
     def changed(self, **settings: Any) -> Self:
         """Return the same model with other settings."""
@@ -259,9 +261,8 @@ class LocalWeights(Model, WithWeights, WithCodec, Sampled):
         if self._shipped:
             identity["weights"] = self._shipped.identity()["weights"]
             return identity
-        content = weights_fingerprint(Path(self.id))
-        if content:
-            identity["id"] = content
+        if self.id not in PACKAGES:
+            identity["id"] = weights_fingerprint(Path(self.id)) or self.id
         return identity
 
     def check(self, task: Task, size: int) -> None:

@@ -207,6 +207,7 @@ class Weighted(Reward, RatesEach, InMemory):
             raise UserError("batch must be at least 1 token, and window at least 8")
         if self.window is not None and self.window < 8:
             raise UserError("batch must be at least 1 token, and window at least 8")
+        plugins.check_weights(self.id)
 
     def network(self, tokenizer: SafeTokenizer) -> tuple[Any, Callable[[Tensor], Tensor]]:  # noqa: ARG002 for subclasses
         """Return the model, from tokens to hidden states, and the head, from those to scores.

@@ -50,6 +50,7 @@ from ponder.run.interrupt import Stop, Stopped
 from ponder.run.progress import Tally, cap_reached
 from ponder.store.store import Store
 from ponder.study.cell import Resources, StudyCell
+from ponder.study.labels import cells_called
 from ponder.study.study import StudySpec
 
 PATIENCE = 60.0  # seconds until a file that another machine has written must be seen here
@@ -57,9 +58,11 @@ STORE = Path("ponder.db")  # counts what a study with a cap spends
 
 
 class Preparations:
-    """Makes models, each once. `report` is told how each goes, by its label; None at its end.
+    """Trains or builds the models of cells and applies their methods, for each model once.
 
-    What they ask of models is paid at the `till`; if its caps leave no room, `Stopped` is raised.
+    `report` is called with a model's label and its progress, and with None at the end. Calls to
+    models, such as teachers, are counted by the `till`; if its caps leave no room for one, `Stopped`
+    is raised.
     """
 
     def __init__(
@@ -77,18 +80,19 @@ class Preparations:
         self._changed = asyncio.Event()
 
     async def model(self, cell: StudyCell) -> Model:
-        """Return the cell's model, with everything that its methods need."""
+        """Return the cell's model with all of its methods prepared and applied."""
         return (await self.chain(cell))[-1]
 
     async def chain(self, cell: StudyCell) -> list[Model]:
-        """Return the cell's model, and the model after each of its methods."""
+        """Return the cell's base model, and the model after each of its methods."""
         if cell.model_key not in self._chains:
             self._chains[cell.model_key] = asyncio.create_task(self._make(cell))
         return await self._chains[cell.model_key]
 
     async def _make(self, cell: StudyCell) -> list[Model]:
-        """Make what each method needs, here or elsewhere, and apply it: the only place where models
-        are prepared.
+        """Call `make` of each method, here or in another process, then `apply`.
+
+        Models are prepared nowhere else.
         """
         label = cell.label.model
         chain = [cell.model]
@@ -97,8 +101,9 @@ class Preparations:
                 model = chain[-1]
                 if isinstance(method, Prepared):
                     if self._executor:
-                        await self._make_there(self._executor, method, cell, index, model)
-                    await self._driven(label, partial(method.make, model))  # what is left to make
+                        await self._make_in_executor(self._executor, method, cell, index, model)
+                    # It does nothing if the executor has made everything.
+                    await self._run_with_progress(label, partial(method.make, model))
                 chain.append(await asyncio.to_thread(method.apply, model))
         finally:
             self._report(label, None)
@@ -110,12 +115,12 @@ class Preparations:
         if server is None:
             return
         try:
-            await self._driven(cell.label.model, lambda: server.start(cell.task))
+            await self._run_with_progress(cell.label.model, lambda: server.start(cell.task))
         finally:
             self._report(cell.label.model, None)
 
-    async def _driven(self, label: str, work: Callable[[], Iterator[Progress]]) -> None:
-        """Do work that reports progress, in a thread. To stop, it waits for the next report."""
+    async def _run_with_progress(self, label: str, work: Callable[[], Iterator[Progress]]) -> None:
+        """Run a generator of progress reports in a thread; it can be stopped between two reports."""
         interrupted = False
         meter = Meter(LoopTill(self._till, asyncio.get_running_loop()))
 
@@ -140,10 +145,13 @@ class Preparations:
         finally:
             interrupted = True
 
-    async def _make_there(
+    async def _make_in_executor(
         self, executor: Executor, method: Method, cell: StudyCell, index: int, model: Model
     ) -> None:
-        """Make what the method says is missing, as soon as nobody else is making any of it."""
+        """Make a method's missing outputs in another process.
+
+        First wait until no other preparation is making one of them.
+        """
         label = cell.label.model
         assert isinstance(method, Prepared)
         while missing := set(await asyncio.to_thread(method.missing_outputs, model)):
@@ -164,7 +172,7 @@ class Preparations:
                         self._release({path for path in claimed if path.exists()})
 
                     await self._make_paid(executor, method, model, needs, report)
-                    await self._seen(method, model)
+                    await self._wait_for_outputs(method, model)
 
     async def _make_paid(
         self,
@@ -174,8 +182,9 @@ class Preparations:
         needs: Resources,
         report: Callable[[Progress], None],
     ) -> None:
-        """Make something in another process, with an allowance; with another one if that was less
-        than it needs.
+        """Call a method's `make` in another process, with an allowance of tokens and money.
+
+        If the allowance was too small and the caps leave more, try again with a larger one.
         """
         ledger = self._till.ledger
         while True:
@@ -183,12 +192,12 @@ class Preparations:
             allowance = await self._stop.unless_asked(self._allow(reservation, method, model))
             account: Account | None = None
 
-            def listen(said: Progress | Account) -> None:
+            def listen(message: Progress | Account) -> None:
                 nonlocal account
-                if isinstance(said, Account):
-                    account = said
+                if isinstance(message, Account):
+                    account = message
                 else:
-                    report(said)
+                    report(message)
 
             try:
                 await self._till.record()
@@ -209,10 +218,9 @@ class Preparations:
                 raise Stopped
 
     async def _allow(self, reservation: Reservation, method: Method, model: Model) -> Money | None:
-        """Reserve the most that a method may still ask, or what the caps leave of it once nothing
-        is in progress.
+        """Reserve and return an upper bound on what a method may spend; None if there is no cap.
 
-        None if there is no cap.
+        If the caps leave less, wait until no call is in progress, and reserve what they leave then.
         """
         ledger = self._till.ledger
         if not ledger.limited:
@@ -251,8 +259,8 @@ class Preparations:
             self._being_made -= paths
             self._changed.set()
 
-    async def _seen(self, method: Method, model: Model) -> None:
-        """Wait until what was made is seen here: shared storage may take seconds."""
+    async def _wait_for_outputs(self, method: Method, model: Model) -> None:
+        """Wait until outputs of another machine are visible here: shared storage may take seconds."""
         assert isinstance(method, Prepared)
         deadline = asyncio.get_running_loop().time() + PATIENCE
         while missing := await asyncio.to_thread(method.missing_outputs, model):
@@ -281,7 +289,7 @@ def make_model(study: StudySpec, label: str, out: Path, store: Path = STORE) -> 
     """Make one model of the study whose methods change its weights, and copy the weights into a
     folder.
     """
-    changed = {c.label.model: c for c in study.cells if any(map(changes_weights, c.methods))}
+    changed = [cell for cell in study.cells if any(map(changes_weights, cell.methods))]
     cell = _chosen(study, changed, label, out, "model", "with new weights", "that changes weights")
     chains = yield from _prepared(study, [cell], store)
     model = chains[cell.model_key][-1]
@@ -293,16 +301,16 @@ def make_reward(study: StudySpec, label: str, out: Path, store: Path = STORE) ->
     """Make the reward that one model of the study trains on its own samples, and copy it into a
     folder.
     """
-    trains = {}
+    trains = []
     for cell in study.cells:
         if any(
             training_seed(method) is not None and not changes_weights(method)
             for method in cell.methods
         ):
-            trains[cell.label.model] = cell
-    folders = {_reward_folder(cell, [cell.model]) for cell in trains.values()}
+            trains.append(cell)
+    folders = {_reward_folder(cell, [cell.model]) for cell in trains}
     if len(folders) == 1 and None not in folders:  # they differ in how they pick, not in the reward
-        label = label or next(iter(trains))
+        label = label or trains[0].label.model
     cell = _chosen(study, trains, label, out, "reward", "trained on own samples", "that trains one")
     chains = yield from _prepared(study, [cell], store)
     folder = _reward_folder(cell, chains[cell.model_key])
@@ -401,24 +409,29 @@ def _paid(study: StudySpec, path: Path) -> Iterator[LedgerTill]:
 
 def _chosen(
     study: StudySpec,
-    cells: dict[str, StudyCell],
+    cells: Sequence[StudyCell],
     label: str,
     out: Path,
     noun: str,
     kind: str,
     method: str,
 ) -> StudyCell:
-    """The cell of a label, which isn't needed if there is only one; raises `UserError` if it isn't
-    there.
+    """Return a cell of the model with this label; "" means the only model of the cells.
+
+    Raise `UserError` if there is no such model, or if the folder `out` is not empty.
     """
-    if not label and len(cells) == 1:
-        label = next(iter(cells))
-    if label not in cells:
-        several = f"{study.name} has several {noun}s {kind}" if cells else ""
-        what = f"{study.name} has no model `{label}` {kind}" if label else several
-        names = ", ".join(f"--model '{name}'" for name in cells)
-        hint = names or f"add a method {method}: ponder list methods"
-        raise UserError(what or f"{study.name} has no {noun} {kind}", hint=hint)
+    labels = list(dict.fromkeys(cell.label.model for cell in cells))
+    if not label and len(labels) == 1:
+        label = labels[0]
+    matching = cells_called(cells, "model", label)
+    if not matching:
+        message = f"{study.name} has no {noun} {kind}"
+        if label:
+            message = f"{study.name} has no model `{label}` {kind}"
+        elif labels:
+            message = f"{study.name} has several {noun}s {kind}"
+        hint = ", ".join(f"--model '{name}'" for name in labels)
+        raise UserError(message, hint=hint or f"add a method {method}: ponder list methods")
     if out.exists() and any(out.iterdir()):
         raise UserError(f"{out} is not empty", hint="use another folder for -o")
-    return cells[label]
+    return matching[-1]
