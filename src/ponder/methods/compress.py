@@ -124,14 +124,19 @@ class Compress(Method, Prepared, ChecksPrompts, Measuring):
         return ("kl", "agrees") if self.fidelity != "no" else ()
 
     def identity(self) -> dict[str, Any]:
+        identity = super().identity()
         on = self._on()
-        return {**super().identity(), **({"on": on} if on else {})}
+        if on:
+            identity["on"] = on
+        return identity
 
     def _on(self) -> str:
         """Return a digest of the problems that a policy without shipped weights is fitted on."""
-        named = [problems.identity() for problems in self.train_on if problems.in_key]
-        if named and issubclass(plugins.load("policies", self.policy, Path()), TrainedPerStudy):
-            return digest(named).hex()[:20]
+        identities = [problems.identity() for problems in self.train_on if problems.in_key]
+        if not identities:
+            return ""
+        if issubclass(plugins.load("policies", self.policy, Path()), TrainedPerStudy):
+            return digest(identities).hex()[:20]
         return ""
 
     def with_training(self, train_on: tuple[TrainingProblems, ...]) -> Self:
