@@ -205,7 +205,9 @@ class Execution(Task, Conversation, ParsesAnswers, Drawable, CheckedSteps, Adden
         table = dictionary(problem)
         sums = [problem.gold["start"], *problem.gold["sums"]]
         terms = [("", sums[turn])]
-        terms += [(f"{key} is {table[key]}", table[key]) for key in keys_in(problem.turns[turn])]
+        for key in keys_in(problem.turns[turn]):
+            value = table[key]
+            terms.append((f"{key} is {value}", value))
         return terms
 
     @classmethod
@@ -319,7 +321,8 @@ class Execution(Task, Conversation, ParsesAnswers, Drawable, CheckedSteps, Adden
 
 def make_dictionary(rng: random.Random, words: int, values: int) -> dict[str, int]:
     """Return a random dictionary of words with values from -values to values."""
-    return {word: rng.randint(-values, values) for word in rng.sample(WORDS, words)}
+    keys = rng.sample(WORDS, words)
+    return {key: rng.randint(-values, values) for key in keys}
 
 
 def dictionary(problem: Problem) -> dict[str, int]:

@@ -207,7 +207,9 @@ class LanguageModel:
 
     def scores(self, module: Any, units: Sequence[Unit]) -> Tensor:
         """Return the log-probability of each reply (units × texts)."""
-        texts = [text for unit in units for text in unit.texts]
+        texts: list[TokenExample] = []
+        for unit in units:
+            texts += unit.texts
         return log_probabilities(module, texts, self.temperature).view(len(units), -1)
 
     def groups(self) -> list[dict[str, Any]]:
@@ -451,12 +453,19 @@ SUPERVISED = Objective(negative_log_likelihood)
 
 def reply_tokens(units: Sequence[Unit]) -> int:
     """Return the number of tokens that the loss counts."""
-    return sum(len(text.said) for unit in units for text in unit.texts)
+    total = 0
+    for unit in units:
+        for text in unit.texts:
+            total += len(text.said)
+    return total
 
 
 def count_tokens(units: Sequence[Unit]) -> int:
     """Return the number of tokens that are read, prompts included."""
-    return sum(len(text) for unit in units for text in unit.texts)
+    total = 0
+    for unit in units:
+        total += sum(map(len, unit.texts))
+    return total
 
 
 def steps_per_epoch(units: Sequence[Unit], batch: int) -> int:

@@ -210,8 +210,11 @@ class Rollouts:
                 waiting = runner.run(start_requests())
                 while waiting:
                     done, waiting = runner.run(asyncio.wait(waiting, timeout=1.0))
-                    for task in done:
-                        task.result()  # raises what the request raised
+                    # Of all requests, so that asyncio doesn't report them as never retrieved.
+                    errors = [task.exception() for task in done]
+                    for error in errors:
+                        if error:
+                            raise error
                     yield {"sampled": len(replies), "of": len(self._problems) * self._n}
             finally:
                 runner.run(_cancelled(waiting))

@@ -115,9 +115,9 @@ class Follow(TrainerCallback):
     def __init__(self, trainer: UnitTrainer) -> None:
         self.trainer = trainer
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002 the signature of transformers
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 the signature of transformers
         if self.trainer.job.objective.reference:
-            self.trainer.add_reference(more["model"])
+            self.trainer.add_reference(kwargs["model"])
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002 the same
         if not logs or "loss" not in logs:
