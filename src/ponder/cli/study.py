@@ -73,11 +73,11 @@ def plan(
 ) -> None:
     """Show how many attempts STUDY makes, and what they will take.
 
-    Nothing is asked and nothing is spent, unless --probe is given. `at most` counts every call at
-    its whole budget; `expected` comes from stored attempts. With --power it shows instead how many
-    problems, samples and training seeds it takes to show that a model is not worse than the study's
-    first by more than --margin, or to estimate an accuracy within --width. Guesses are accuracy,
-    discordant, within, seeds and tokens.
+    No model is called and nothing is spent, unless --probe is given. `at most` assumes that every
+    call uses its whole budget; `expected` is estimated from stored attempts. --power shows instead
+    how many problems, samples and training seeds it takes to show that a model is not worse than
+    the study's first by more than --margin, or to estimate an accuracy within --width. Keys of
+    --guess are accuracy, discordant, within, seeds and tokens.
     """
     from ponder.cli.spending import plan_json, plan_text
     from ponder.run.plan import plan as make_plan
@@ -85,25 +85,25 @@ def plan(
     from ponder.run.progress import summary
 
     loaded = load(study, settings, models)
-    about_power = bool(power or margin or width or guess)
+    plans_power = bool(power or margin or width or guess)
     if probe:
         tally = run_in_terminal(loaded, store, cells=probe_cells(loaded, probe))
         troubles = summary(tally)
         if troubles:
             tell(troubles)
-    elif not about_power:  # stored attempts can be read without keys
+    elif not plans_power:  # which only reads stored attempts, and so needs no API key
         loaded.check()
         for warning in loaded.warnings():
             tell(warning)
-    if about_power:
+    if plans_power:
         _plan_power(loaded, store, as_json, margin, width, guess)
         return
     result = make_plan(loaded, store)
     probe_command = f"{command('plan', study, settings, store, models)} --probe 2"
     say(plan_json(result), as_json, lambda: plan_text(result, loaded, probe_command))
-    slow = result.warning()
-    if slow:
-        tell(slow)
+    warning = result.warning()
+    if warning:
+        tell(warning)
 
 
 def _plan_power(
@@ -114,7 +114,10 @@ def _plan_power(
     width: float | None,
     guess: str | None,
 ) -> None:
-    """Print how large a study must be for a margin or a width."""
+    """Print how large a study must be for a margin or a width.
+
+    The default is a margin of 0.03 between models, or a width of 0.1 if there is only one model.
+    """
     from ponder.cli.power import Goal, needs, power_json, power_text, read_guess
 
     if margin is not None and width is not None:
@@ -141,9 +144,10 @@ def run_in_terminal(
     release_lost: bool = False,
     warn: bool = True,
 ) -> Tally:
-    """Run a study with a line of progress, and return its tally.
+    """Run a study with a line of progress, and return its counts of attempts.
 
-    After a signal, exit with 128 plus its number, as a shell expects.
+    `cells` are asked instead of all cells of the study. After a signal, exit with 128 plus its
+    number, as a shell expects.
     """
     import asyncio
 
@@ -154,10 +158,10 @@ def run_in_terminal(
         with stop.on_signals():
             await session.run(stop)
 
-    opened = open_session(
+    opening = open_session(
         study, store, tell, cells=cells, jobs=jobs, ray=ray, release_lost=release_lost, warn=warn
     )
-    with resumable(), opened as session:
+    with resumable(), opening as session:
         stop = Stop(GRACE if grace is None else grace, session.write_progress)
         asyncio.run(run_until_signal(session, stop))
     if stop.signal:
@@ -244,7 +248,7 @@ def regrade(
     from ponder.store.store import Store
 
     loaded = with_stored_digests(load(study, settings, models), store)
-    Store(store).close()  # without a lock it must exist, so that no empty store is left behind
+    Store(store).close()  # raises an error if there is none; with a lock it would be created
     with Store(store, lock=True) as opened:
         changed = grade_again(loaded, opened)
     say({"changed": changed}, as_json, lambda: f"{count(changed, 'grade')} changed")
@@ -288,28 +292,31 @@ def report(
 
     results = load(study, settings, models).results(store)
     if track:
-        need(track, f"--track {track}")  # better known before minutes of drawing
-    files, covered = write_report(results, out or Path("reports") / results.study.name, megabytes)
+        need(track, f"--track {track}")  # before minutes of drawing, not after
+    files, coverage = write_report(results, out or Path("reports") / results.study.name, megabytes)
     pictures = [str(file) for file in files if file.suffix == ".png" or file == files[0]]
     data = {
         "files": [str(file) for file in files],
-        "complete": covered.complete,
-        **dataclasses.asdict(covered),
+        "complete": coverage.complete,
+        **dataclasses.asdict(coverage),
     }
     say(data, as_json, lambda: "\n".join(pictures))
-    _tell_missing(results.study, covered, command("run", study, settings, store, models))
+    _tell_missing(results.study, coverage, command("run", study, settings, store, models))
     if track:  # at the end: a server may take long, or not answer
         runs = log_report(results, files, track)
         tell(f"{count(runs, 'run')} logged to {track}")
 
 
-def _tell_missing(study: Study, covered: Coverage, run: str) -> None:
-    """Print which attempts the store lacks, and the command that makes them."""
-    if covered.complete:
+def _tell_missing(study: Study, coverage: Coverage, run_command: str) -> None:
+    """Print how many attempts the store lacks, and the command that makes them.
+
+    Attempts that were imported from a log can't be made here.
+    """
+    if coverage.complete:
         return
-    text = covered.text()
+    text = coverage.text()
     if not all(isinstance(cell.model, FromLog) for cell in study.cells):
-        text += f"; to resume: {run}"
+        text += f"; to resume: {run_command}"
     tell(text)
 
 
@@ -347,11 +354,11 @@ def _tell_missing(study: Study, covered: Coverage, run: str) -> None:
 def view(
     studies: tuple[str, ...], stores: tuple[Path, ...], host: str, port: int, browse: bool
 ) -> None:
-    """Look at studies in a browser, from any point to its transcript.
+    """Show studies in a browser, with the transcripts behind every point.
 
-    Every study in the stores is shown as it was last run; a STUDY that is named is shown as its
-    file is now. Nothing is changed, and a study may run meanwhile. The page requires a token, which
-    is part of the printed address. Ctrl-C stops it.
+    Every study in the stores is shown as it was last run; a STUDY given here is shown as its file
+    is now. Nothing is changed, and a study may run meanwhile. The page requires a token, which is
+    part of the printed address. Ctrl-C stops the server.
     """
     from contextlib import ExitStack
 
@@ -365,14 +372,14 @@ def view(
             hint = f"`{command('run', study, (), store)}` creates it"
             raise UserError(f"there is no store {store}", hint=hint)
     listening = bound(host, port)
-    with ExitStack() as until_the_end:
+    with ExitStack() as cleanup:
 
         def on_start(address: str) -> None:
             tell(f"{address}\nCtrl-C stops the page")
             if browse:
                 import webbrowser
 
-                webbrowser.open(until_the_end.enter_context(opening_file(address)).as_uri())
+                webbrowser.open(cleanup.enter_context(opening_file(address)).as_uri())
 
         serve(listening, host, stores, loaded, on_start)
 
@@ -443,7 +450,9 @@ def export(
         files, rows = write(results, form, out)
         with Store(store) as opened:
             missing, _ = counts(results.study.cells, opened)
-        if missing:  # perhaps: a small task may have fewer problems than the study asks for
+        # Only then is the slower, exact count made: a small task may have fewer problems than the
+        # study wants.
+        if missing:
             run_command = command("run", study, settings, store, models)
             _tell_missing(results.study, results.coverage(), run_command)
     if out == STDOUT:

@@ -6,6 +6,8 @@ the key's documentation. The file's name is the plugin's name. To write one, sub
 `ponder new task NAME` writes a file to start from, and `ponder check ./NAME.py` runs it against its
 interface.
 
+An attempt's key is a hash of everything that can change its answer; the store finds attempts by it.
+
 What only some plugins can do, such as conversations or local weights, is in `capabilities.py`.
 Eviction policies and rewards are in `scoring.py`.
 """
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 # Repeated problems in a row after which a generator counts as exhausted: enough to find the last of
 # 240 puzzles, and few enough not to search forever where there are only ten.
 MAX_REPEATS = 200
-# A figure's setting that names a model of the study; "" if it names none.
+# The type of a figure's setting that holds a model's label; "" for none.
 ModelLabel: TypeAlias = str
 
 
@@ -79,7 +81,7 @@ class Plugin:
         return cls.__module__.rsplit(".", 1)[-1]
 
     def identity(self) -> dict[str, Any]:
-        """Return what an attempt's key holds of this plugin: its name and its non-default settings.
+        """Return this plugin's part of an attempt's key: its name and its non-default settings.
 
         Defaults are left out, so that a new setting with a default doesn't invalidate stored
         attempts. Override it to add what else changes an answer, such as a digest of weights.
@@ -103,7 +105,7 @@ class Plugin:
 
 
 def _identity_of(value: Any) -> Any:
-    """Return a setting's value as a key holds it: a file's fingerprint, a plugin's identity."""
+    """Return a setting's value for the key: a fingerprint for a file, its identity for a plugin."""
     if isinstance(value, tuple | list):
         return [_identity_of(item) for item in value]
     if isinstance(value, Plugin):
@@ -226,20 +228,20 @@ class TrainingProblems:
     seed: int  # the study's
     # How many problems of this task and size the study asks; None if it asks all of them.
     asked: int | None = 0
-    # Whether the key of an attempt under a trained policy includes these problems: they are in the
-    # study's [[train]], or the weights don't ship with a trained policy.
+    # Whether keys of attempts include these problems, if an eviction policy is trained on them. They
+    # don't for weights that ship with a trained policy, unless the study has a [[train]].
     in_key: bool = False
 
     def identity(self) -> dict[str, Any]:
-        """Return what the key of a trained model holds of these problems."""
+        """Return the part that these problems have in the key of a model trained on them."""
         identity = {
             **self.task.identity(),
             "version": self.task.version,
             "size": self.size,
             "seed": self.seed,
         }
-        # A generator has problems enough: a study that asks more needn't train again. In a fixed
-        # set, every problem asked is one less to train on.
+        # A generator never runs out, so a study that asks more problems needn't train again. In a
+        # fixed set, every problem asked is one less to train on.
         if self.task.fixed() is not None:
             identity["asked"] = self.asked
         return identity
@@ -298,7 +300,8 @@ class Model(Plugin, ABC):
     def server(self) -> str:
         """Return an id of the server that answers; "", the default, for this machine.
 
-        A run asks models of different servers at the same time, others one after the other.
+        A run calls models on different servers at the same time, and those on one server one after
+        another.
         """
         return ""
 
@@ -396,8 +399,8 @@ class Figure(Plugin, ABC):
     # A name that is one of the figure's own keys stands for that key's value. Write a literal:
     # `study/check.py` parses it from the source, because importing Altair takes 0.3 s.
     needs: ClassVar[Mapping[str, str]] = {}
-    # Whether outcomes need `details["ballot"]`, which is equal for samples of a problem with the
-    # same answer. Stored answers are parsed again only for figures that set it.
+    # Whether outcomes need `details["ballot"]`, a number that is the same for all samples of a problem
+    # with equal answers. Stored answers are parsed again only for figures that set it.
     counts_votes: ClassVar[bool] = False
 
     @abstractmethod
@@ -412,5 +415,5 @@ class Figure(Plugin, ABC):
         """Return the chart of what `estimate` returned."""
 
     def findings(self, tables: Tables) -> list[str]:  # noqa: ARG002 for subclasses
-        """Return what the figure shows, in whole sentences that stand below it on the page."""
+        """Return what the figure shows, as full sentences for the text below it on the page."""
         return []

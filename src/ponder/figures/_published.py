@@ -1,7 +1,7 @@
-"""Published accuracies for overlays: their binomial intervals, and which differences exceed chance.
+"""Reads published accuracies for overlays, with binomial intervals, and tests their differences.
 
-Papers print one accuracy per point and no answers, so the answers to a benchmark's problems are
-taken as independent.
+Papers report one accuracy per point and not the answer to each problem, so the answers to a
+benchmark's problems are assumed to be independent.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from ponder.stats.grid import binomial
 FOLDER = Path(__file__).parent / "published"
 # Columns of published/*.csv that hold text; all others hold numbers.
 TEXT_COLUMNS = ("model", "method", "benchmark", "family", "selector", "reward")
+# How many problems each benchmark has.
 PROBLEMS = {"AIME24": 30, "AIME2024": 30, "MATH500": 500, "GPQA-D": 198}
-PAIRED = (
-    "All were asked the same problems, so chance is smaller than binomial; how much smaller, only "
-    "answers paired by problem would tell."
+# A sentence for findings.
+PAIRING_CAVEAT = (
+    "All answered the same problems, so binomial intervals of their differences are too wide; by "
+    "how much, only the answers to each problem could show."
 )
 
 
@@ -61,17 +63,21 @@ def by_benchmark(records: Records) -> dict[str, Records]:
     return groups
 
 
-def on_benchmark(accuracy: float, benchmark: str) -> Estimate:
-    """Return a published accuracy with its binomial interval."""
+def with_interval(accuracy: float, benchmark: str) -> Estimate:
+    """Return a published accuracy with its binomial interval, from the benchmark's size."""
     return binomial(accuracy, PROBLEMS[benchmark])
 
 
 def beyond_chance(difference: Estimate) -> bool:
+    """Return whether the interval of a difference excludes 0."""
     return difference.low > 0 or difference.high < 0
 
 
 def split_by_chance(differences: dict[str, Estimate]) -> tuple[str, str]:
-    """List the named differences that are beyond chance, and those within it."""
+    """Return two lists as text: the differences whose interval excludes 0, and the others.
+
+    For example `("best (+4.0), vote (+2.5)", "none")`.
+    """
     beyond = []
     within = []
     for name, difference in differences.items():

@@ -35,9 +35,9 @@ from ponder.figures._label_placement import SIZE, log_axes, log_frame
 from ponder.figures._published import (
     PROBLEMS,
     by_benchmark,
-    on_benchmark,
     published,
     split_by_chance,
+    with_interval,
 )
 from ponder.figures._reward_separation import (
     Scored,
@@ -69,7 +69,7 @@ from ponder.stats.paired import newcombe
 from ponder.stats.samples import gap_closed, pass_at, pass_by_problem
 from ponder.study.labels import beneath, cells_of, in_words, panel_label, pooled
 
-ONE = "one sample"
+ONE_SAMPLE = "one sample"
 MAJORITY = "majority vote"
 PASS_AT_N = "pass@n"  # noqa: S105
 FIXED_COLOURS = {PASS_AT_N: "#3c4248", MAJORITY: "#e8802f"}
@@ -80,9 +80,11 @@ PICKER_COLOURS = (
 GREYS = ["#3c4248", "#7b828a", "#a2a9b0", "#c0a48a"]  # published lines
 X_TITLE = "samples per problem, n (log scale)"
 TITLE = "Accuracy of one answer picked from n samples: higher is better"
-SAME = ", same samples"  # after a variant's name: the majority vote of its own samples
+# Appended to a variant's name: a majority vote of the samples that the variant picked from.
+SAME_SAMPLES = ", same samples"
 UNKNOWN = Estimate(math.nan, math.nan, math.nan, 0, 0)
 SMALL = (250, 230)  # pixels of a published panel
+# Names of pickers, by the setting `pick` of the method `best_of`; the reward's name follows.
 PICKERS = {"best": "best by", "vote": "vote weighted by", "odds": "vote by odds of"}
 
 
@@ -109,7 +111,7 @@ class BestOf(Figure):
         tables: Tables = {name: [] for name in names}
         for panel in _panels(outcomes, self.by, token_kind(outcomes, self.tokens)):
             by_name = {variant.name: variant for variant in panel.data.variants}
-            single = by_name.get(ONE)
+            single = by_name.get(ONE_SAMPLE)
             attempts: list[Outcome] = []
             for variant_attempts in panel.outcomes.values():
                 attempts += variant_attempts
@@ -119,7 +121,7 @@ class BestOf(Figure):
                 "rests_on": panel.rests_on,
                 "pooled": panel.pooled,
                 **token_columns(outcomes, self.tokens),
-                "samples": int(_tried(single).max()) if single else 0,
+                "samples": int(_samples_by_problem(single).max()) if single else 0,
                 "basis": basis(attempts),
             }
             tables["panels"].append(panel_row)
@@ -134,9 +136,9 @@ class BestOf(Figure):
             rows.sort(key=lambda row: (row["picker"], row["n"]))
             tables["pickers"] += rows
             if single:
-                sampled = basis(panel.outcomes[ONE])
-                for row in _passes(panel.title, single, {row["n"] for row in rows}):
-                    tables["passes"].append({**row, "basis": sampled})
+                single_basis = basis(panel.outcomes[ONE_SAMPLE])
+                for row in _pass_at_n_rows(panel.title, single, {row["n"] for row in rows}):
+                    tables["passes"].append({**row, "basis": single_basis})
             rewards, bins = separations(panel.title, panel.scored)
             tables["rewards"] += rewards
             tables["calibration"] += bins
@@ -160,8 +162,8 @@ class BestOf(Figure):
                     clause = _against_majority(compared[-1], panel["token_kind"])
                     sentences.append(f"{title}: {clause}.")
             if rows:
-                passes = rows_of(tables["passes"], panel)
-                sentences.append(f"{title}: {_gap(rows, passes, panel['samples'])}.")
+                pass_rows = rows_of(tables["passes"], panel)
+                sentences.append(f"{title}: {_gap(rows, pass_rows, panel['samples'])}.")
             for sentence in separation_findings(rows_of(tables["rewards"], panel)):
                 sentences.append(f"{sentence}.")
         for benchmark, group in by_benchmark(tables["published"]).items():
@@ -177,7 +179,7 @@ class BestOf(Figure):
         scale = alt.Scale(domain=list(colour_of), range=list(colour_of.values()))
         rows: list[Any] = []
         if tables["panels"]:
-            charts = [_panel(tables, panel, scale) for panel in tables["panels"]]
+            charts = [_panel_chart(tables, panel, scale) for panel in tables["panels"]]
             rows.append(alt.concat(*charts, columns=2, spacing={"row": 60, "column": 70}))
         if tables["rewards"]:
             rows.append(
@@ -198,14 +200,14 @@ class BestOf(Figure):
 
 
 class _Panel(NamedTuple):
-    """What was picked from the samples of one model."""
+    """The variants that pick from the samples of one model, on one task or size."""
 
     title: str
     data: Variants
     outcomes: Mapping[str, Sequence[Outcome]]  # of each variant
     rests_on: str
     pooled: str
-    # of each variant; the majority votes on the same samples aren't in it
+    # of each variant, but not of the majority votes named with `SAME_SAMPLES`
     pickers: Mapping[str, Picker]
     scored: list[Scored]
 
@@ -213,21 +215,27 @@ class _Panel(NamedTuple):
 def _panels(
     outcomes: Sequence[Outcome], by: Literal["task", "size"], tokens: TokenKind
 ) -> Iterator[_Panel]:
-    """Yield the panels of each model that samples are picked from, or of every model, if none."""
+    """Yield the panels of each model whose samples are picked from.
+
+    If the study picks from none, yield those of every model, for pass@n.
+    """
     picked = [outcome for outcome in outcomes if _picking_method(outcome.cell)]
     rewards = set()
     for cell in cells_of(picked):
         if _picking_method(cell) == "best_of":
             rewards.add(reward_name(cell.chain[-1].settings["reward"]))
     several_rewards = len(rewards) > 1
-    sampled = beneath(outcomes, lambda cell: [*cell.owners][-1:] if _picking_method(cell) else ())
-    models = {sampled[outcome.cell.model_key] for outcome in picked or outcomes}
+    # For each model, the one that its samples come from: without the last method, if that picks.
+    sampled_model = beneath(
+        outcomes, lambda cell: [*cell.owners][-1:] if _picking_method(cell) else ()
+    )
+    models = {sampled_model[outcome.cell.model_key] for outcome in picked or outcomes}
     for model in sorted(models, key=lambda model: model.name):
-        attempts: dict[str, list[Outcome]] = {}  # that were made, by variant
+        attempts: dict[str, list[Outcome]] = {}  # as stored, by variant
         for outcome in outcomes:
             if not _picking_method(outcome.cell) and outcome.cell.model_key == model.key:
-                attempts.setdefault(ONE, []).append(outcome)
-        of_model = [o for o in picked if sampled[o.cell.model_key] == model]
+                attempts.setdefault(ONE_SAMPLE, []).append(outcome)
+        of_model = [o for o in picked if sampled_model[o.cell.model_key] == model]
         settings_text = _settings_text(of_model)
         pickers: dict[str, Picker] = {}
         scored: list[Scored] = []
@@ -241,23 +249,23 @@ def _panels(
             picker = Picker(name, settings["n"])
             pickers[picker.variant] = picker
             attempts.setdefault(picker.variant, []).append(outcome)
-        every = {name: list(group) for name, group in attempts.items()}
-        _add_same_samples(every, pickers, scored, several_rewards, settings_text)
-        for panel in panels(every, by, tokens):
+        with_same_samples = {name: list(group) for name, group in attempts.items()}
+        _add_same_samples(with_same_samples, pickers, scored, several_rewards, settings_text)
+        for panel in panels(with_same_samples, by, tokens):
             if not panel.data.variants:
                 continue
             cells = cells_of(panel.attempts)
-            made = {}
-            made_attempts = []
+            stored_by_variant = {}
+            stored = []
             for name, group in attempts.items():
-                made[name] = [outcome for outcome in group if outcome.cell in cells]
-                made_attempts += made[name]
+                stored_by_variant[name] = [outcome for outcome in group if outcome.cell in cells]
+                stored += stored_by_variant[name]
             yield _Panel(
                 title=panel_label(panel.title, model=model.name if len(models) > 1 else ""),
                 data=panel.data,
                 outcomes=panel.outcomes,
-                rests_on=rests_on(made_attempts, panel.data.left_out),
-                pooled=pooled(made.values()),
+                rests_on=rests_on(stored, panel.data.left_out),
+                pooled=pooled(stored_by_variant.values()),
                 pickers=pickers,
                 scored=[attempt for attempt in scored if attempt.outcome.cell in cells],
             )
@@ -270,7 +278,7 @@ def _picking_method(cell: Cell) -> str:
 
 
 def _settings_text(attempts: Sequence[Outcome]) -> dict[bytes, str]:
-    """Name the settings of `best_of` that vary and don't name a picker, by model."""
+    """Return the settings of `best_of` that vary, as text for the picker's name, by model key."""
     settings = {}
     for cell in cells_of(attempts):
         if _picking_method(cell) == "best_of":
@@ -293,11 +301,14 @@ def _add_same_samples(
     several_rewards: bool,
     settings_text: Mapping[bytes, str],
 ) -> None:
-    """Add what other pickers pick from the samples of each attempt, as `best_of` records it.
+    """Add attempts that other pickers would have made from the same samples.
 
-    These are a majority vote and, if the study doesn't run it, a vote by odds.
+    `best_of` records whether a majority vote of an attempt's samples is right, and whether a vote
+    by odds is, which is added only if the study doesn't run it.
     """
-    run = {(attempt.reward, attempt.outcome.cell.chain[-1].settings["pick"]) for attempt in scored}
+    run_by_study = {
+        (attempt.reward, attempt.outcome.cell.chain[-1].settings["pick"]) for attempt in scored
+    }
     for outcome, reward, name in scored:
         details = outcome.details
         if "right_by_majority" not in details:
@@ -305,25 +316,25 @@ def _add_same_samples(
         settings = outcome.cell.chain[-1].settings
         n = settings["n"]
         majority = outcome._replace(ended="right" if details["right_by_majority"] else "wrong")
-        attempts.setdefault(Picker(name, n).variant + SAME, []).append(majority)
-        if settings["pick"] == "best" and (reward, "odds") not in run:
+        attempts.setdefault(Picker(name, n).variant + SAME_SAMPLES, []).append(majority)
+        if settings["pick"] == "best" and (reward, "odds") not in run_by_study:
             text = settings_text[outcome.cell.model_key]
             by_odds = Picker(_picker_name(settings, "odds", several_rewards, text), n)
             pickers[by_odds.variant] = by_odds
             voted = outcome._replace(ended="right" if details["right_by_odds"] else "wrong")
             attempts.setdefault(by_odds.variant, []).append(voted)
-            attempts.setdefault(by_odds.variant + SAME, []).append(majority)
+            attempts.setdefault(by_odds.variant + SAME_SAMPLES, []).append(majority)
 
 
 # Rows.
 
 
-def _tried(variant: Variant) -> Ints:
+def _samples_by_problem(variant: Variant) -> Ints:
     """Return the number of samples of each problem."""
     return np.bincount(variant.problem).astype(np.int64)
 
 
-def _right(variant: Variant) -> Ints:
+def _right_by_problem(variant: Variant) -> Ints:
     """Return the number of right samples of each problem."""
     return summed(variant.correct, variant.problem).astype(np.int64)
 
@@ -331,8 +342,11 @@ def _right(variant: Variant) -> Ints:
 def _picker_row(
     panel: str, picker: Picker, variant: Variant, by_name: Mapping[str, Variant]
 ) -> Row:
-    """Return a picker's accuracy and tokens, with its gain over a majority vote of n samples."""
-    same_samples = by_name.get(variant.name + SAME)
+    """Return a picker's accuracy and tokens, with its gain over a majority vote of n samples.
+
+    `closed` is the fraction of the gap from one sample to pass@n that it closes.
+    """
+    same_samples = by_name.get(variant.name + SAME_SAMPLES)
     majority = same_samples or by_name.get(Picker(MAJORITY, picker.n).variant)
     gain = UNKNOWN
     p_value = None
@@ -342,16 +356,16 @@ def _picker_row(
     tokens = mean_tokens(variant)
     closed = UNKNOWN
     times_tokens = None
-    single = by_name.get(ONE)
+    single = by_name.get(ONE_SAMPLE)
     if single:
-        enough = _tried(single) >= picker.n
-        tried = _tried(single)[enough]
-        right = _right(single)[enough]
+        enough = _samples_by_problem(single) >= picker.n
+        tried = _samples_by_problem(single)[enough]
+        right = _right_by_problem(single)[enough]
         picked = variant.by_problem(variant.correct)[enough]
         closed = gap_closed(right / tried, picked, pass_by_problem(tried, right, picker.n))
-        alone = mean_tokens(single).value
-        if alone:
-            times_tokens = tokens.value / alone
+        single_tokens = mean_tokens(single).value
+        if single_tokens:
+            times_tokens = tokens.value / single_tokens
     accuracy = fraction(variant, variant.correct)
     return flat(
         panel=panel,
@@ -373,7 +387,7 @@ def _picker_row(
 
 
 def _reward_tokens(attempts: Sequence[Outcome]) -> float | None:
-    """Return the tokens per answer that the reward has read and written, if recorded."""
+    """Return the mean tokens per attempt that the reward model read and wrote, if recorded."""
     tokens = []
     for outcome in attempts:
         details = outcome.details
@@ -382,10 +396,10 @@ def _reward_tokens(attempts: Sequence[Outcome]) -> float | None:
     return sum(tokens) / len(tokens) if tokens else None
 
 
-def _passes(panel: str, single: Variant, picked: set[int]) -> Records:
-    """Return pass@n for n = 1, 2, 4, … and for the n that were picked from."""
-    tried = _tried(single)
-    right = _right(single)
+def _pass_at_n_rows(panel: str, single: Variant, picked: set[int]) -> Records:
+    """Return pass@n for n = 1, 2, 4, … and for each n in `picked`, up to the largest of these."""
+    tried = _samples_by_problem(single)
+    right = _right_by_problem(single)
     largest = int(tried.max())
     if picked:
         largest = min(largest, max(picked))
@@ -415,7 +429,7 @@ def _published_rows(overlay: str) -> Records:
             selector=record["selector"],
             benchmark=record["benchmark"],
             n=record["n"],
-            accuracy=on_benchmark(record["accuracy"], record["benchmark"]),
+            accuracy=with_interval(record["accuracy"], record["benchmark"]),
         )
         rows.append(row)
     return rows
@@ -445,10 +459,10 @@ def _against_majority(row: Row, kind: TokenKind) -> str:
     return clause
 
 
-def _gap(rows: Records, passes: Records, samples: int) -> str:
+def _gap(rows: Records, pass_rows: Records, samples: int) -> str:
     """Say how much of the gap from one sample to pass@n each picker closes, with the largest n."""
     n = max(row["n"] for row in rows)
-    pass_at_n = {row["n"]: row["accuracy"] for row in passes}
+    pass_at_n = {row["n"]: row["accuracy"] for row in pass_rows}
     if n not in pass_at_n or 1 not in pass_at_n:
         return (
             f"pass@{n:g} can't be estimated: it needs {n:g} samples per problem of the model "
@@ -467,7 +481,7 @@ def _published_leads(benchmark: str, rows: Records) -> str:
     accuracy = {}
     for row in rows:
         if row["n"] == n:
-            accuracy[row["selector"]] = on_benchmark(row["accuracy"], benchmark)
+            accuracy[row["selector"]] = with_interval(row["accuracy"], benchmark)
     majority = accuracy.pop(MAJORITY)
     leads = {selector: newcombe(right, majority) for selector, right in accuracy.items()}
     beyond, within = split_by_chance(leads)
@@ -480,27 +494,28 @@ def _published_leads(benchmark: str, rows: Records) -> str:
 # Charts.
 
 
-def _panel(tables: Tables, panel: Row, scale: alt.Scale) -> Any:
-    lines = rows_of(tables["pickers"], panel)
-    passes = [{**row, "picker": PASS_AT_N} for row in rows_of(tables["passes"], panel)]
-    frame = log_frame([*lines, *passes], "n", air=0.04)
-    x, y = log_axes(frame, "n", X_TITLE, [row["n"] for row in [*lines, *passes]])
+def _panel_chart(tables: Tables, panel: Row, scale: alt.Scale) -> Any:
+    picker_rows = rows_of(tables["pickers"], panel)
+    pass_rows = [{**row, "picker": PASS_AT_N} for row in rows_of(tables["passes"], panel)]
+    rows = [*picker_rows, *pass_rows]
+    frame = log_frame(rows, "n", air=0.04)
+    x, y = log_axes(frame, "n", X_TITLE, [row["n"] for row in rows])
     low = alt.Y("accuracy_low:Q")
     legend = alt.Legend(title=None, orient="top", columns=6, symbolOpacity=1, offset=10)
     colour = alt.Color("picker:N", scale=scale, legend=legend)
     tooltip = ["picker:N", "n:Q", "accuracy:Q", "accuracy_low:Q", "accuracy_high:Q"]
     picker_tooltip = [*tooltip, "gain:Q", "closed:Q", "reward_tokens:Q"]
-    above = alt.Chart(values(passes))
-    picked = alt.Chart(values(lines))
+    pass_chart = alt.Chart(values(pass_rows))
+    picker_chart = alt.Chart(values(picker_rows))
     layers = [
-        above.mark_area(opacity=0.08).encode(x=x, y=low, y2="accuracy_high:Q", color=colour),
-        above.mark_line(strokeWidth=1.8, strokeDash=[5, 3]).encode(x=x, y=y, color=colour),
-        above.mark_point(size=30, opacity=1, fill="white").encode(
+        pass_chart.mark_area(opacity=0.08).encode(x=x, y=low, y2="accuracy_high:Q", color=colour),
+        pass_chart.mark_line(strokeWidth=1.8, strokeDash=[5, 3]).encode(x=x, y=y, color=colour),
+        pass_chart.mark_point(size=30, opacity=1, fill="white").encode(
             x=x, y=y, color=colour, tooltip=tooltip
         ),
-        picked.mark_area(opacity=0.12).encode(x=x, y=low, y2="accuracy_high:Q", color=colour),
-        picked.mark_line(strokeWidth=2).encode(x=x, y=y, color=colour),
-        picked.mark_point(filled=True, size=42, opacity=1).encode(
+        picker_chart.mark_area(opacity=0.12).encode(x=x, y=low, y2="accuracy_high:Q", color=colour),
+        picker_chart.mark_line(strokeWidth=2).encode(x=x, y=y, color=colour),
+        picker_chart.mark_point(filled=True, size=42, opacity=1).encode(
             x=x, y=y, color=colour, tooltip=picker_tooltip
         ),
     ]

@@ -57,7 +57,7 @@ BYTES = (
 class Cache(Figure):
     bytes: str = "cache_bytes"  # the detail that records the cache's bytes
     by: str = "policy"  # the setting that gets one line per value
-    # the settings that tell the points of a line apart
+    # settings that tell the points of a policy apart; a line joins points that differ in the first
     labels: tuple[str, ...] = ("ratio", "window", "budget")
 
     needs: ClassVar[dict[str, str]] = {"bytes": "the model `transformers` records it"}
@@ -72,7 +72,7 @@ class Cache(Figure):
             )
         tables: Tables = {"summary": [], "points": []}
         for panel, by_point in self._panels(outcomes, recorded):
-            attempts = _joined(by_point.values())
+            attempts = _concatenated(by_point.values())
             summary = {
                 "panel": panel,
                 "rests_on": counts(attempts),
@@ -80,7 +80,7 @@ class Cache(Figure):
                 "basis": basis(attempts),
             }
             tables["summary"].append(summary)
-            full_cache = _joined(by_point[point] for point in by_point if point[0] == FULL)
+            full_cache = _concatenated(by_point[point] for point in by_point if point[0] == FULL)
             rows = []
             for (policy, _), point_attempts in by_point.items():
                 row = self._point(panel, policy, point_attempts, full_cache)
@@ -92,23 +92,27 @@ class Cache(Figure):
     def _panels(
         self, outcomes: Sequence[Outcome], recorded: Sequence[Outcome]
     ) -> list[tuple[str, dict[tuple[str, str], list[Outcome]]]]:
-        """Return each panel's title and its attempts, by policy and model, both sorted."""
+        """Return each panel's title and its attempts by point, sorted.
+
+        A point is a policy, named with its settings that vary, and a model. A panel is a task, a
+        size, and a model without the method that prunes its cache.
+        """
         full_cache_of = beneath(outcomes, lambda cell: owners(cell, self.by))
         policy_of = setting_reader(self.by)
-        pruned = {}
+        policy_settings = {}
         for outcome in recorded:
             if policy_of(outcome) not in (None, FULL):
-                pruned[outcome.cell.model_key] = other_settings(outcome.cell, self.by)
+                policy_settings[outcome.cell.model_key] = other_settings(outcome.cell, self.by)
         labels = [label.rpartition(".")[2] for label in self.labels]
-        settings = in_words(pruned, but=labels)
+        settings_texts = in_words(policy_settings, but=labels)
         tasks = task_labels(recorded)
         models = model_labels(recorded)
         groups: dict[tuple[str, int, str], dict[tuple[str, str], list[Outcome]]] = {}
         for outcome in recorded:
             model = outcome.cell.model_key
             policy = str(policy_of(outcome) or FULL)
-            if settings.get(model):
-                policy = f"{policy}, {settings[model]}"
+            if settings_texts.get(model):
+                policy = f"{policy}, {settings_texts[model]}"
             panel = (tasks[outcome.cell.task_key], outcome.size, full_cache_of[model].name)
             by_point = groups.setdefault(panel, {})
             by_point.setdefault((policy, models[model]), []).append(outcome)
@@ -125,9 +129,9 @@ class Cache(Figure):
         """Return a policy's accuracy and cache bytes, with the paired gain over the full cache."""
         answered = in_problem_order(attempts)
         correct = np.array([outcome.correct for outcome in answered], dtype=np.bool_)
-        right = accuracy(correct, clusters(answered))
+        estimate = accuracy(correct, clusters(answered))
         row = flat(
-            panel=panel, policy=policy, accuracy=right, bytes=_mean_detail(answered, self.bytes)
+            panel=panel, policy=policy, accuracy=estimate, bytes=_mean_detail(answered, self.bytes)
         )
         for column, detail, factor in MEASURED:
             measured = [outcome for outcome in answered if detail in outcome.details]
@@ -146,8 +150,8 @@ class Cache(Figure):
         for name, value in settings.items():
             if value is not None:
                 row[name] = value
-        row["attempts"] = right.attempts
-        row["problems"] = right.problems
+        row["attempts"] = estimate.attempts
+        row["problems"] = estimate.problems
         row["failed"] = len(attempts) - len(answered)
         row["basis"] = basis(attempts)
         return row
@@ -186,7 +190,7 @@ class Cache(Figure):
         if FULL in policies:
             policies.remove(FULL)
             policies.insert(0, FULL)
-        panels = [self._panel(tables["points"], row, policies) for row in tables["summary"]]
+        panels = [self._panel_chart(tables["points"], row, policies) for row in tables["summary"]]
         note = "Bars: 95 % intervals over problems."
         if self.labels:
             note += f" A line joins points that differ only in their {self.labels[0]}."
@@ -195,11 +199,11 @@ class Cache(Figure):
         )
         return themed(alt.concat(*panels, columns=2, spacing=30).properties(title=title))
 
-    def _panel(self, table: Records, summary: Row, policies: list[str]) -> Any:
+    def _panel_chart(self, table: Records, summary: Row, policies: list[str]) -> Any:
         rows = rows_of(table, summary)
         smallest = min(row["bytes"] for row in rows)
         largest = max(row["bytes"] for row in rows)
-        # Vega's own ticks on a logarithmic axis are only powers of ten if the axis is short.
+        # On a short logarithmic axis, Vega's ticks would be powers of ten only.
         log = largest > LOG_FROM * smallest
         x = alt.X(
             "bytes:Q",
@@ -239,7 +243,11 @@ class Cache(Figure):
         return alt.layer(*layers, width=WIDTH, height=280, title=title)
 
     def _line(self, point: Row, rows: Records) -> str:
-        """Name a point's line: the policy, and the settings that vary besides the first label."""
+        """Name the line that a point is on: its policy, and the other labels that vary.
+
+        A line joins points that differ in the first label. If that doesn't vary, the policy has one
+        line.
+        """
         same_policy = [row for row in rows if row["policy"] == point["policy"]]
 
         def varies(name: str) -> bool:
@@ -253,7 +261,7 @@ class Cache(Figure):
         return name
 
 
-def _joined(groups: Iterable[Sequence[Outcome]]) -> list[Outcome]:
+def _concatenated(groups: Iterable[Sequence[Outcome]]) -> list[Outcome]:
     attempts: list[Outcome] = []
     for group in groups:
         attempts += group
@@ -261,6 +269,7 @@ def _joined(groups: Iterable[Sequence[Outcome]]) -> list[Outcome]:
 
 
 def _mean_detail(attempts: Sequence[Outcome], detail: str, factor: float = 1) -> Estimate:
+    """Return the mean of a number that attempts record in `details`, times a factor."""
     measured = [factor * outcome.details[detail] for outcome in attempts]
     return mean(np.array(measured, dtype=np.float64), clusters(attempts))
 

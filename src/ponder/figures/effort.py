@@ -73,14 +73,16 @@ from ponder.stats.designs.critical_size import LEVEL, after_ladder
 from ponder.stats.effort import EXTRAPOLATED, PowerLaw, by_budget, effort
 from ponder.stats.effort import Effort as Fits
 
-SURE = 0.05  # below this p-value, a bend or a lack of fit is reported
-WIDEST = 100  # numbers whose interval spans more than this factor are in the tables only
+SIGNIFICANT = 0.05  # below this p-value, a bend or a lack of fit is reported
+# If high / low of an interval is larger than this, the number is in the tables only: it is neither
+# quoted in a sentence nor drawn.
+MAX_INTERVAL_RATIO = 100
 ADAPTIVE = "adaptive run: more near the critical size"
 MAX_LISTED = 100_000  # rows of the table of attempts; `ponder export` has every attempt
 ONE_PANEL = (520, 330)  # pixels
 SEVERAL_PANELS = (400, 280)
 DARK = "#444444"
-# Fit: its name in the legend, colour, dashes.
+# For each fit: its name in the legend, its colour and its dashes.
 LINES = {
     "all": ("all: geometric mean", DARK, [1, 0]),
     "all, 90 %": ("all: 90 % quantile", DARK, [6, 3]),
@@ -96,14 +98,14 @@ class Effort(Figure):
     unit: str = ""  # what size counts, such as "cells"; default: the task's own unit
     # which to count; auto: thinking if every model reports it, else output (thinking + answer)
     tokens: Tokens = "auto"
-    # intervals that are valid if the results decided where to ask; with `stop` always true
+    # intervals that stay valid if earlier results chose the sizes; set if `stop` finds critical sizes
     adaptive: bool = False
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         names = ("summary", "fits", "sizes", "by_budget", "curves", "outcomes", "attempts")
         tables: Tables = {name: [] for name in names}
         kind = token_kind(outcomes, self.tokens)
-        every = math.ceil(len(outcomes) / MAX_LISTED)
+        stride = math.ceil(len(outcomes) / MAX_LISTED)
         level = LEVEL if self.adaptive else 0.95
         for series, attempts in by_series(outcomes):
             data = columns(attempts, kind)
@@ -119,8 +121,8 @@ class Effort(Figure):
                 lapse=critical.lapse,
                 effort=_trend(fits),
                 compared_at=quoted_size,
-                no_fit=_no_fit(data, fits.on_all, quoted_size),
-                no_fit_to_solved=_no_fit_to_solved(fits.on_solved, quoted_size),
+                no_fit=_why_no_fit(data, fits.on_all, quoted_size),
+                no_fit_to_solved=_why_no_fit_to_solved(fits.on_solved, quoted_size),
                 rests_on="; ".join(note for note in notes if note),
                 unit=unit,
                 **token_columns(outcomes, self.tokens),
@@ -139,7 +141,7 @@ class Effort(Figure):
                         basis=summary["basis"],
                     )
                     tables["by_budget"].append(row)
-            for outcome in _listed(attempts, kind, every):
+            for outcome in _listed(attempts, kind, stride):
                 tables["attempts"].append(_attempt_row(series, outcome, kind))
         return tables
 
@@ -162,7 +164,7 @@ class Effort(Figure):
         # One legend for all panels: an outcome that only one of them has must look the same in
         # each.
         present = {attempt["outcome"] for attempt in tables["attempts"]}
-        kinds = [kind for kind in OUTCOMES if kind in present]
+        endings = [ending for ending in OUTCOMES if ending in present]
         with_fits: Tables = {**tables, "summary": [], "attempts": []}
         with_strips: Tables = {"outcomes": tables["outcomes"], "summary": [], "attempts": []}
         for summary in tables["summary"]:
@@ -172,15 +174,15 @@ class Effort(Figure):
             group["attempts"] += _attempts(tables, summary)
         charts = []
         if with_fits["summary"]:
-            charts.append(self._panels(with_fits, kinds, overlay))
+            charts.append(self._panels(with_fits, endings, overlay))
         if with_strips["summary"]:
-            charts.append(strips(with_strips, kinds, ONE_PANEL[0]))
+            charts.append(strips(with_strips, endings, ONE_PANEL[0]))
         if len(charts) == 1:
             return themed(charts[0])
         return themed(alt.vconcat(*charts, spacing=40))
 
-    def _panels(self, tables: Tables, kinds: Sequence[str], overlay: Records) -> Any:
-        """Draw a panel per series; panels of one unit have the same axis of sizes."""
+    def _panels(self, tables: Tables, endings: Sequence[str], overlay: Records) -> Any:
+        """Draw a panel per series; panels with the same unit have the same x axis."""
         sizes: dict[str, list[float]] = {}
         for summary in tables["summary"]:
             of_unit = sizes.setdefault(summary["unit"], [row["size"] for row in overlay])
@@ -190,17 +192,17 @@ class Effort(Figure):
         panels = []
         for summary in tables["summary"]:
             axes = _Axes(
-                widest=1.04 * max([1, *sizes[summary["unit"]]]),
-                highest=1.1 * max([1, *tokens]),
+                max_size=1.04 * max([1, *sizes[summary["unit"]]]),
+                max_tokens=1.1 * max([1, *tokens]),
                 width=width,
                 height=height,
                 unit=summary["unit"],
                 tokens=TITLES[summary["token_kind"]],
             )
-            panels.append(_panel(tables, summary, axes, kinds, overlay))
+            panels.append(_panel(tables, summary, axes, endings, overlay))
         if len(panels) == 1:
             return panels[0]
-        # 30 cells and 30 steps have nothing in common
+        # Sizes in different units, such as 30 cells and 30 steps, don't share an axis.
         x: Any = "shared" if len(sizes) == 1 else "independent"
         return alt.concat(*panels, columns=2, spacing=30).resolve_scale(x=x, y="shared")
 
@@ -209,9 +211,9 @@ class Effort(Figure):
 
 
 def _quoted_size(fits: Fits, critical: Estimate) -> float:
-    """Return the size at which all attempts and the solved ones are compared.
+    """Return the size whose tokens are quoted, of all attempts and of the solved ones.
 
-    It is the size nearest to the critical size, or in the middle if that is unknown.
+    It is the measured size nearest to the critical size, or the middle one if that is unknown.
     """
     if fits.on_all is None:
         return math.nan
@@ -224,7 +226,7 @@ def _quoted_size(fits: Fits, critical: Estimate) -> float:
     return min(sizes, key=lambda size: abs(math.log(size / critical.value)))
 
 
-def _no_fit(data: Columns, law: PowerLaw | None, quoted_size: float) -> str:
+def _why_no_fit(data: Columns, law: PowerLaw | None, quoted_size: float) -> str:
     """Say why the fit to all attempts is neither quoted nor drawn; "" if it is."""
     truncated_at = data.tokens[data.truncated]
     wide = law is not None and not _is_quotable(law, quoted_size)
@@ -246,7 +248,7 @@ def _no_fit(data: Columns, law: PowerLaw | None, quoted_size: float) -> str:
     return "too few attempts for a fit" if wide else ""
 
 
-def _no_fit_to_solved(law: PowerLaw | None, quoted_size: float) -> str:
+def _why_no_fit_to_solved(law: PowerLaw | None, quoted_size: float) -> str:
     """Say why the fit to solved attempts is neither quoted nor drawn; "" if it is."""
     if law is not None and not _is_quotable(law, quoted_size):
         return "too few solved attempts for a fit"
@@ -254,7 +256,7 @@ def _no_fit_to_solved(law: PowerLaw | None, quoted_size: float) -> str:
 
 
 def _tokens_at(law: PowerLaw, size: float) -> Estimate:
-    """Return a fit's tokens at a size; at its middle size if it hasn't this one."""
+    """Return a fit's tokens at a size, or at its middle size if this one wasn't fitted."""
     for fitted in law.sizes:
         if fitted.size == size:
             return fitted.tokens
@@ -267,17 +269,17 @@ def _is_quotable(law: PowerLaw, size: float) -> bool:
 
 
 def _is_narrow(low: float | None, high: float | None) -> bool:
-    return bool(low and high and high <= WIDEST * low)
+    return bool(low and high and high <= MAX_INTERVAL_RATIO * low)
 
 
 def _add_fits(tables: Tables, series: str, fits: Fits, attempts: Sequence[Outcome]) -> None:
     """Add the coefficients of every fit, its numbers at each size, and its curves."""
-    on_all = basis(attempts)
-    on_solved = basis(attempts, ("right",))
+    all_basis = basis(attempts)
+    solved_basis = basis(attempts, ("right",))
     if fits.on_all:
-        _add_power_law(tables, series, "all", fits.on_all, on_all)
+        _add_power_law(tables, series, "all", fits.on_all, all_basis)
     if fits.on_solved:
-        _add_power_law(tables, series, "solved", fits.on_solved, on_solved)
+        _add_power_law(tables, series, "solved", fits.on_solved, solved_basis)
     line = fits.line_on_solved
     if line:
         row = flat(
@@ -285,11 +287,11 @@ def _add_fits(tables: Tables, series: str, fits: Fits, attempts: Sequence[Outcom
             fitted_to="solved, as published",
             tokens_per_size=line.slope,
             tokens_at_zero=line.intercept,
-            basis=on_solved,
+            basis=solved_basis,
         )
         tables["fits"].append(row)
         tables["curves"] += curve_records(
-            line.curve, series=series, fit="line", extrapolated=False, basis=on_solved
+            line.curve, series=series, fit="line", extrapolated=False, basis=solved_basis
         )
     peak = fits.peak
     if peak:
@@ -300,12 +302,13 @@ def _add_fits(tables: Tables, series: str, fits: Fits, attempts: Sequence[Outcom
             exponent_before=peak.before,
             exponent_after=peak.after,
             peak_p=peak.p_value,
-            basis=on_all,
+            basis=all_basis,
         )
         tables["fits"].append(row)
 
 
-def _add_power_law(tables: Tables, series: str, name: str, law: PowerLaw, fitted: Basis) -> None:
+def _add_power_law(tables: Tables, series: str, name: str, law: PowerLaw, fit_basis: Basis) -> None:
+    """Add the coefficients of a power law, its numbers at each size, and its two curves."""
     coefficients = flat(
         series=series,
         fitted_to=name,
@@ -316,14 +319,14 @@ def _add_power_law(tables: Tables, series: str, name: str, law: PowerLaw, fitted
         attempts=law.exponent.attempts,
         problems=law.exponent.problems,
         without_tokens=law.left_out,
-        basis=fitted,
+        basis=fit_basis,
     )
     tables["fits"].append(coefficients)
     extrapolated_from = math.inf
     for at_size in law.sizes:
         if at_size.extrapolated:
             extrapolated_from = min(extrapolated_from, at_size.size)
-        cells = [cell for cell in fitted.cells if cell.size == at_size.size]
+        cells = [cell for cell in fit_basis.cells if cell.size == at_size.size]
         row = flat(
             series=series,
             fitted_to=name,
@@ -335,17 +338,17 @@ def _add_power_law(tables: Tables, series: str, name: str, law: PowerLaw, fitted
             extrapolated=at_size.extrapolated,
             attempts=at_size.tokens.attempts,
             problems=at_size.tokens.problems,
-            basis=Basis(cells, fitted.ended),
+            basis=Basis(cells, fit_basis.ended),
         )
         tables["sizes"].append(row)
     for curve, fit in ((law.curve, name), (law.upper, f"{name}, 90 %")):
-        for row in curve_records(curve, series=series, fit=fit, basis=fitted):
+        for row in curve_records(curve, series=series, fit=fit, basis=fit_basis):
             row["extrapolated"] = row["size"] >= extrapolated_from
             tables["curves"].append(row)
 
 
 def _trend(fits: Fits) -> str:
-    """Write the verdict; a peak with its interval, or whether the growth itself grows."""
+    """Describe how tokens change with size: the verdict, with its peak or bend if there is one."""
     peak = fits.peak
     if peak:
         row = flat(size=peak.size, before=peak.before, after=peak.after)
@@ -354,19 +357,19 @@ def _trend(fits: Fits) -> str:
             f"size^{span(row, 'after')} after ({_p(peak.p_value)})"
         )
     law = fits.on_all
-    if fits.verdict != "rises" or law is None or law.bend is None or not law.bend_p < SURE:
+    if fits.verdict != "rises" or law is None or law.bend is None or not law.bend_p < SIGNIFICANT:
         return fits.verdict
     pace = "ever faster" if law.bend.value > 0 else "ever more slowly"
     return f"rises, {pace} than a power law ({_p(law.bend_p)})"
 
 
-def _listed(outcomes: Sequence[Outcome], kind: TokenKind, every: int) -> list[Outcome]:
-    """Return the attempts that the table lists: every `every`th, the last and the longest."""
+def _listed(outcomes: Sequence[Outcome], kind: TokenKind, stride: int) -> list[Outcome]:
+    """Return one of every `stride` attempts for the table, and the last and the longest one."""
     answered = in_problem_order(outcomes)
-    if every <= 1 or not answered:
+    if stride <= 1 or not answered:
         return answered
     tokens = [outcome.tokens(kind) for outcome in answered]
-    listed = {*range(0, len(answered), every), len(answered) - 1, tokens.index(max(tokens))}
+    listed = {*range(0, len(answered), stride), len(answered) - 1, tokens.index(max(tokens))}
     return [answered[i] for i in sorted(listed)]
 
 
@@ -412,7 +415,7 @@ def _headlines(tables: Tables, summary: Row) -> list[str]:
 
 
 def _by_fit(rows: Records, summary: Row) -> dict[str, Records]:
-    """Group the rows of a series by what was fitted."""
+    """Group the rows of a series by their column `fitted_to`."""
     groups: dict[str, Records] = {}
     for row in rows_of(rows, summary):
         groups.setdefault(row["fitted_to"], []).append(row)
@@ -420,7 +423,7 @@ def _by_fit(rows: Records, summary: Row) -> dict[str, Records]:
 
 
 def _tokens_clause(row: Row, summary: Row) -> str:
-    """Write the tokens at the quoted size: the geometric mean, and of all attempts the quantile."""
+    """Write the tokens at a size: the geometric mean, and for all attempts the 90 % quantile."""
     size = with_unit(format(row["size"], "g"), summary["unit"])
     note = "geometric mean"
     if row["extrapolated"]:
@@ -432,7 +435,7 @@ def _tokens_clause(row: Row, summary: Row) -> str:
 
 
 def _details(tables: Tables, summary: Row) -> list[str]:
-    """Write what only the findings say: the published line, flaws of the fit, and budgets."""
+    """Write the clauses that only the findings have: straight line, lack of fit, and budgets."""
     unit = summary["unit"]
     tokens = f"{summary['token_kind']} tokens"
     clauses = []
@@ -444,19 +447,22 @@ def _details(tables: Tables, summary: Row) -> list[str]:
             )
         if fit["fitted_to"] == "all":
             p_value = fit["lack_of_fit_p"]
-            if not summary["no_fit"] and p_value is not None and p_value < SURE:
+            if not summary["no_fit"] and p_value is not None and p_value < SIGNIFICANT:
                 clauses.append(
                     f"the curve misses the means of some sizes (lack of fit, {_p(p_value)})"
                 )
             if fit["without_tokens"]:
                 clauses.append(f"left out of the fit: {fit['without_tokens']:,} without {tokens}")
-    # an eighth of 7 tokens is none
+    # The smallest budget is an eighth of the largest, which may round down to 0.
     budgets = [row for row in rows_of(tables["by_budget"], summary) if row["budget"]]
     largest = max((row["budget"] for row in budgets), default=0.0)
     sizes = []
     for row in budgets:
-        halved = math.log2(largest / row["budget"]) % 1 < 0.01  # the table has more
-        if halved and row["critical_size"] is not None and not _is_anywhere(tables, row, summary):
+        # Quote 1/2, 1/4 and 1/8 of the largest budget; the table has others too.
+        is_halving = math.log2(largest / row["budget"]) % 1 < 0.01
+        if not is_halving or row["critical_size"] is None:
+            continue
+        if not _covers_every_size(tables, row, summary):
             size = with_unit(span(row, "critical_size"), unit)
             sizes.append(f"{size} within {row['budget']:,.0f}")
     if len(sizes) > 1:
@@ -473,8 +479,8 @@ def _attempts(tables: Tables, summary: Row) -> Records:
     return [row for row in tables["attempts"] if row["series"] == summary["series"]]
 
 
-def _is_anywhere(tables: Tables, row: Row, summary: Row) -> bool:
-    """Tell whether the interval of a critical size covers every size that its series was asked."""
+def _covers_every_size(tables: Tables, row: Row, summary: Row) -> bool:
+    """Return whether the interval of a critical size covers every size of its series."""
     sizes = [attempt["size"] for attempt in _attempts(tables, summary)]
     low = row["critical_size_low"] or 0.0
     high = row["critical_size_high"]
@@ -484,7 +490,7 @@ def _is_anywhere(tables: Tables, row: Row, summary: Row) -> bool:
 def _accuracy(tables: Tables, summary: Row) -> str:
     if summary["critical_size"] is None:
         return "accuracy does not cross 50 % within the sizes asked"
-    if _is_anywhere(tables, summary, summary):
+    if _covers_every_size(tables, summary, summary):
         size = with_unit(number(summary["critical_size"]), summary["unit"])
         return f"accuracy falls below 50 % near {size}, but its interval covers every size asked"
     size = with_unit(span(summary, "critical_size"), summary["unit"])
@@ -492,10 +498,13 @@ def _accuracy(tables: Tables, summary: Row) -> str:
 
 
 def _growth(fit: Row) -> str:
-    """Write the exponent, unless the tokens at ten times the size are uncertain by `WIDEST`."""
+    """Write the exponent, unless it is too uncertain.
+
+    It is if the tokens at ten times a size would have an interval wider than `MAX_INTERVAL_RATIO`.
+    """
     low = fit["exponent_low"]
     high = fit["exponent_high"]
-    if low is None or high is None or high - low > math.log10(WIDEST):
+    if low is None or high is None or high - low > math.log10(MAX_INTERVAL_RATIO):
         return ""
     verb = "growing" if fit["exponent"] > 0 else "falling"
     return f", {verb} as size^{span(fit, 'exponent')}"
@@ -506,36 +515,36 @@ def _growth(fit: Row) -> str:
 
 @dataclass(frozen=True)
 class _Axes:
-    """Axes that hold every attempt of the panels of one unit, and the overlay."""
+    """Axes that show every attempt of the panels with one unit, and the overlay."""
 
-    widest: float
-    highest: float
-    width: int
+    max_size: float
+    max_tokens: float
+    width: int  # pixels
     height: int
-    unit: str
-    tokens: str
+    unit: str  # of sizes
+    tokens: str  # title of the y axis
 
     def x(self, field: str = "size") -> alt.X:
-        scale = alt.Scale(domain=[0, self.widest], nice=False)
-        ticks = min(10, int(self.widest))  # none between two levels
+        scale = alt.Scale(domain=[0, self.max_size], nice=False)
+        ticks = min(10, int(self.max_size))  # at whole sizes only
         return alt.X(
             f"{field}:Q", title=size_title(self.unit), scale=scale, axis=alt.Axis(tickCount=ticks)
         )
 
     def y(self, field: str = "tokens") -> alt.Y:
-        scale = alt.Scale(domain=[0, self.highest], nice=False)
+        scale = alt.Scale(domain=[0, self.max_tokens], nice=False)
         return alt.Y(f"{field}:Q", title=self.tokens, scale=scale, axis=alt.Axis(tickCount=8))
 
 
 def _panel(
-    tables: Tables, summary: Row, axes: _Axes, kinds: Sequence[str], overlay: Records
+    tables: Tables, summary: Row, axes: _Axes, endings: Sequence[str], overlay: Records
 ) -> Any:
     attempts = _attempts(tables, summary)
-    every = max(1, math.ceil(len(attempts) / MAX_POINTS))
-    points = attempts[::every]
+    stride = max(1, math.ceil(len(attempts) / MAX_POINTS))
+    points = attempts[::stride]
     fits = _drawn_fits(tables, overlay=bool(overlay))
     layers = _critical_size(tables, summary, axes)
-    layers.append(_points(points, kinds, axes))
+    layers.append(_points(points, endings, axes))
     if overlay:
         layers.append(_overlay(overlay, points, fits, axes))
     layers += _curves(_quoted_curves(tables, summary), fits, axes)
@@ -550,11 +559,11 @@ def _panel(
 
 
 def _quoted_curves(tables: Tables, summary: Row) -> Records:
-    """Return the curves of those fits of a series that are quoted."""
+    """Return the curves of a series' fits that are reliable enough to be quoted and drawn."""
     curves = []
     for row in rows_of(tables["curves"], summary):
-        to_all = row["fit"] in ("all", "all, 90 %")
-        if not summary["no_fit" if to_all else "no_fit_to_solved"]:
+        is_fit_to_all = row["fit"] in ("all", "all, 90 %")
+        if not summary["no_fit" if is_fit_to_all else "no_fit_to_solved"]:
             curves.append(row)
     return curves
 
@@ -579,13 +588,13 @@ def _critical_size(tables: Tables, summary: Row, axes: _Axes) -> list[Any]:
     tooltip = interval_tooltips("critical_size", ".1f")
     layers = []
     bounded = None not in (summary["critical_size_low"], summary["critical_size_high"])
-    if bounded and not _is_anywhere(tables, summary, summary):
+    if bounded and not _covers_every_size(tables, summary, summary):
         layers.append(
             chart.mark_rect(color=MUTED, opacity=0.2, clip=True).encode(
                 x=axes.x("critical_size_low"), x2="critical_size_high:Q", tooltip=tooltip
             )
         )
-    if summary["critical_size"] > 0.8 * axes.widest:
+    if summary["critical_size"] > 0.8 * axes.max_size:
         text = chart.mark_text(align="right", dx=-5, color=INK, fontSize=10)
     else:
         text = chart.mark_text(align="left", dx=5, color=INK, fontSize=10)
@@ -597,11 +606,11 @@ def _critical_size(tables: Tables, summary: Row, axes: _Axes) -> list[Any]:
     return layers
 
 
-def _points(points: Records, kinds: Sequence[str], axes: _Axes) -> Any:
+def _points(points: Records, endings: Sequence[str], axes: _Axes) -> Any:
     """Draw one mark per attempt, the rarer outcomes on top."""
-    marks = alt.Chart(values(sorted(points, key=lambda point: kinds.index(point["outcome"]))))
+    marks = alt.Chart(values(sorted(points, key=lambda point: endings.index(point["outcome"]))))
     return marks.mark_point(size=26, opacity=0.55, strokeWidth=1.2).encode(
-        x=axes.x(), y=axes.y(), **outcome_marks(kinds)
+        x=axes.x(), y=axes.y(), **outcome_marks(endings)
     )
 
 
@@ -652,12 +661,12 @@ def _curves(curves: Records, fits: Sequence[str], axes: _Axes) -> list[Any]:
 
 def _overlay(records: Records, points: Records, fits: Sequence[str], axes: _Axes) -> Any:
     """Draw published lines, on the same axes, each with its model's name."""
-    frame = Frame((0, axes.widest), (0, axes.highest), axes.width, axes.height)
-    dots = []
+    frame = Frame((0, axes.max_size), (0, axes.max_tokens), axes.width, axes.height)
+    avoid = []  # each point, as a line without length
     for point in points:
-        pixel = (point["size"], point["tokens"])
-        dots.append([pixel, pixel])
-    labels = label_lines(by_model(records), frame, "size", "tokens", dots)
+        position = (point["size"], point["tokens"])
+        avoid.append([position, position])
+    labels = label_lines(by_model(records), frame, "size", "tokens", avoid)
     text = alt.layer(*lettering("size", alt.value(INK), "tokens"), data=values(labels))
     rows = [{**record, "fit": "published", "extrapolated": False} for record in records]
     return alt.layer(_lines(rows, fits, axes), text)

@@ -31,12 +31,12 @@ from ponder.figures import (
 )
 from ponder.figures._label_placement import Frame, lettering, place_labels
 from ponder.figures._published import (
-    PAIRED,
+    PAIRING_CAVEAT,
     PROBLEMS,
     by_benchmark,
-    on_benchmark,
     published,
     split_by_chance,
+    with_interval,
 )
 from ponder.figures._units import TITLES, Tokens, token_columns, token_findings, token_kind
 from ponder.figures._variants import (
@@ -173,9 +173,9 @@ class Frontier(Figure):
                 self.loss,
             )
             on = on_frontier(tokens, accuracies)
-            reference_accuracy = on_benchmark(reference["accuracy"], benchmark)
+            reference_accuracy = with_interval(reference["accuracy"], benchmark)
             for i, record in enumerate(group):
-                accuracy = on_benchmark(record["accuracy"], benchmark)
+                accuracy = with_interval(record["accuracy"], benchmark)
                 row = flat(
                     benchmark=benchmark,
                     model=record["model"],
@@ -352,7 +352,7 @@ def _published_differences(benchmark: str, rows: Records) -> str:
     beyond, within = split_by_chance(differences)
     return (
         f"{benchmark}, published: differences to {PUBLISHED_REFERENCE} in points, beyond binomial "
-        f"chance on {PROBLEMS[benchmark]} problems: {beyond}; within it: {within}. {PAIRED}"
+        f"chance on {PROBLEMS[benchmark]} problems: {beyond}; within it: {within}. {PAIRING_CAVEAT}"
     )
 
 

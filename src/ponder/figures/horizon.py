@@ -2,10 +2,12 @@
 with the horizon.
 
 After Sinha et al. (2025). Task accuracy is the fraction of rollouts without an error so far
-(Kaplan-Meier estimate); turn accuracy judges each turn from the model's own previous answer. The
-horizon is the step at which task accuracy falls below the target. Next to it stands the horizon
-that a constant step accuracy up to the first error predicts. Turn accuracy after a right answer and
-after a wrong one shows self-conditioning in the model's own rollouts.
+(Kaplan-Meier estimate). Turn accuracy takes the model's previous answer as correct and judges the
+next turn alone. The horizon is the first step at which task accuracy is below the target. It is
+compared with the horizon predicted from a constant step accuracy, estimated up to the first error.
+Turn accuracy after a right answer and after a wrong one shows self-conditioning in the model's own
+rollouts. In the table of turns, `index` is the fraction of answers that are correct, whatever came
+before.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ TASK = "task accuracy (no error so far)"
 TURN = "turn accuracy"
 OTHERS = "task accuracy, other panels"
 PUBLISHED = "published"
-# columns of panels: pixels of each
+# Width and height of a panel in pixels, by the number of panels in a row.
 SIZES = {1: (500, 300), 2: (330, 220), 3: (240, 170), 4: (200, 140)}
 STEPS = ",.0f"  # steps are whole numbers
 
@@ -68,20 +70,22 @@ class Horizon(Figure):
         task_names = task_labels(recorded)
         groups: dict[str, dict[int, dict[str, list[Outcome]]]] = {}
         for outcome in recorded:
-            by_turn = groups.setdefault(model_names[outcome.cell.model_key], {})
-            by_task = by_turn.setdefault(outcome.details["per_turn"], {})
+            by_steps = groups.setdefault(model_names[outcome.cell.model_key], {})
+            by_task = by_steps.setdefault(outcome.details["per_turn"], {})
             by_task.setdefault(task_names[outcome.cell.task_key], []).append(outcome)
-        for model, by_turn in groups.items():
-            for per_turn, by_task in sorted(by_turn.items()):
-                texts = {}
+        for model, by_steps in groups.items():
+            for per_turn, by_task in sorted(by_steps.items()):
+                # Name a task by the settings that vary, or in full if these don't tell it apart.
+                short_names = {}
                 for task, attempts in by_task.items():
-                    texts[task] = task_settings[attempts[0].cell]
-                if not all(texts.values()) or len(set(texts.values())) < len(texts):
-                    texts = {task: task for task in by_task}
+                    short_names[task] = task_settings[attempts[0].cell]
+                distinct = set(short_names.values())
+                if "" in distinct or len(distinct) < len(short_names):
+                    short_names = {task: task for task in by_task}
                 for task, attempts in sorted(by_task.items()):
                     panel = f"{per_turn} step{'s' if per_turn > 1 else ''} per turn"
                     if len(by_task) > 1:
-                        panel = f"{panel}, {texts[task]}"
+                        panel = f"{panel}, {short_names[task]}"
                     series = f"{model}, {panel}" if len(groups) > 1 else panel
                     labels = {
                         "series": series,
@@ -89,10 +93,12 @@ class Horizon(Figure):
                         "per_turn": per_turn,
                         "basis": basis(attempts),
                     }
-                    self._add(tables, labels, panel, attempts)
+                    self._add_rows(tables, labels, panel, attempts)
         return tables
 
-    def _add(self, tables: Tables, labels: Row, panel: str, attempts: Sequence[Outcome]) -> None:
+    def _add_rows(
+        self, tables: Tables, labels: Row, panel: str, attempts: Sequence[Outcome]
+    ) -> None:
         """Add the rows of one panel to the tables."""
         result = horizon(rollouts(attempts), target=self.target)
         summary = flat(
@@ -128,13 +134,13 @@ class Horizon(Figure):
         for row in tables["summary"]:
             panel = f"{row['model']}, {row['panel']}"
             sentences.append(
-                f"{panel}: horizon {_reach(row)} steps; {span(row, 'predicted', STEPS)} predicted "
+                f"{panel}: horizon {_horizon_text(row)} steps; {span(row, 'predicted', STEPS)} predicted "
                 f"from a constant step accuracy of {span(row, 'step_accuracy', '.4f')}; "
                 f"turn accuracy along the rollout: {row['turn_accuracy']}."
             )
             if row["horizon"] is None and row["at_end"] is not None:
-                right = span(row, "at_end", ".0%")
-                sentences.append(f"{panel}: {right} of rollouts have no error at the last step.")
+                at_end = span(row, "at_end", ".0%")
+                sentences.append(f"{panel}: {at_end} of rollouts have no error at the last step.")
             if row["after_wrong"] is not None:
                 sentences.append(
                     f"{panel}: turn accuracy {span(row, 'after_right', '.0%')} after a right "
@@ -148,15 +154,17 @@ class Horizon(Figure):
             by_model.setdefault(row["model"], []).append(row)
         columns = min(4, max(map(len, by_model.values())))
         width = max(430, columns * SIZES[columns][0])
-        shortest = min(row["per_turn"] for row in tables["summary"])
+        fewest_steps = min(row["per_turn"] for row in tables["summary"])
         grids = []
         for model, rows in by_model.items():
             panels = []
             for i, row in enumerate(rows):
-                # published: one step per turn
-                overlay = bool(self.overlay) and row["per_turn"] == shortest
-                left = i % columns == 0
-                panels.append(self._panel(tables, row, SIZES[columns], overlay=overlay, left=left))
+                # Published horizons are for one step per turn.
+                overlay = bool(self.overlay) and row["per_turn"] == fewest_steps
+                y_title = "accuracy" if i % columns == 0 else None
+                panels.append(
+                    self._panel(tables, row, SIZES[columns], overlay=overlay, y_title=y_title)
+                )
             grid = alt.concat(*panels, columns=columns, spacing=18, title=heading(model, [], width))
             grids.append(grid.resolve_scale(x="shared", y="shared"))
         notes = [
@@ -172,7 +180,13 @@ class Horizon(Figure):
         return themed(alt.vconcat(*grids, title=title).resolve_scale(x="shared", y="shared"))
 
     def _panel(
-        self, tables: Tables, summary: Row, size: tuple[int, int], *, overlay: bool, left: bool
+        self,
+        tables: Tables,
+        summary: Row,
+        size: tuple[int, int],
+        *,
+        overlay: bool,
+        y_title: str | None,
     ) -> Any:
         survival = rows_of(tables["survival"], summary)
         other_survival = [row for row in tables["survival"] if row["basis"] != summary["basis"]]
@@ -194,7 +208,7 @@ class Horizon(Figure):
                 x=x, y=percent("low"), y2="high:Q", color=colour
             ),
             task.mark_line(strokeWidth=2, interpolate="step-after").encode(
-                x=x, y=percent("value", "accuracy" if left else None), color=colour
+                x=x, y=percent("value", y_title), color=colour
             ),
             turn.mark_rule(opacity=0.5).encode(
                 x=last, y=percent("turn_low"), y2="turn_high:Q", color=colour
@@ -213,7 +227,10 @@ class Horizon(Figure):
                     x=x, y=percent("target"), color=colour, tooltip=["model:N", "size:Q"]
                 )
             )
-        notes = [f"horizon {_reach(summary)}", f"predicted {span(summary, 'predicted', STEPS)}"]
+        notes = [
+            f"horizon {_horizon_text(summary)}",
+            f"predicted {span(summary, 'predicted', STEPS)}",
+        ]
         if summary["after_wrong"] is not None:
             notes.append(f"after right answers {span(summary, 'after_right', '.0%')}")
             notes.append(f"after wrong ones {span(summary, 'after_wrong', '.0%')}")
@@ -223,7 +240,7 @@ class Horizon(Figure):
         return alt.layer(*layers, width=size[0], height=size[1], title=title)
 
     def _colour(self, panels: int) -> alt.Color:
-        """Return one colour per measure, the same in all panels."""
+        """Return the colour encoding: one colour per measure, the same in all panels."""
         colours = {TASK: COLOURS[0], TURN: COLOURS[1]}
         if panels > 1:
             colours[OTHERS] = "#b9bfc5"
@@ -236,10 +253,11 @@ class Horizon(Figure):
 
 
 def _chart(rows: Records, measure: str) -> alt.Chart:
+    """Return an empty chart of these rows, all of which the legend names as one measure."""
     return alt.Chart(values([{**row, "measure": measure} for row in rows]))
 
 
-def _reach(row: Row) -> str:
+def _horizon_text(row: Row) -> str:
     """Write the horizon, or a lower bound if task accuracy never fell below the target."""
     if row["horizon"] is not None:
         return span(row, "horizon", STEPS)

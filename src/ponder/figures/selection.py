@@ -30,12 +30,12 @@ from ponder.figures._label_placement import (
     place_labels,
 )
 from ponder.figures._published import (
-    PAIRED,
+    PAIRING_CAVEAT,
     PROBLEMS,
     beyond_chance,
-    on_benchmark,
     published,
     split_by_chance,
+    with_interval,
 )
 from ponder.figures._students import (
     ALL,
@@ -284,7 +284,7 @@ def _published_rows(overlay: str, x: str, name: str, hint: str) -> Records:
             "family": record.get("family", record[name]),
             x: record[x],
             "from_figure": from_figure,
-            "accuracy": on_benchmark(accuracy, MATH),
+            "accuracy": with_interval(accuracy, MATH),
             "table": record["accuracy_table"],
         }
         rows.append(flat(**columns))
@@ -421,7 +421,7 @@ def _published_differences(rows: Records) -> str:
     for pair in pairs:
         higher, lower = sorted(pair, key=lambda row: -row["accuracy"])
         difference = newcombe(
-            on_benchmark(higher["accuracy"], MATH), on_benchmark(lower["accuracy"], MATH)
+            with_interval(higher["accuracy"], MATH), with_interval(lower["accuracy"], MATH)
         )
         if not beyond_chance(difference):
             within[f"{higher['label']} over {lower['label']}"] = difference
@@ -434,7 +434,7 @@ def _published_differences(rows: Records) -> str:
         f"{MATH}, published: {len(within)} of {len(pairs)} differences are within binomial chance "
         f"on {PROBLEMS[MATH]} problems: {listed}, in points. The paper's figure and its table "
         f"differ by {signed(min(disagreements))} to {signed(max(disagreements))} points for the "
-        f"same students, each trained once. {PAIRED}"
+        f"same students, each trained once. {PAIRING_CAVEAT}"
     )
 
 

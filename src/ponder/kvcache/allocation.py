@@ -1,13 +1,13 @@
-"""Divides what is kept between layers and heads: different numbers for each, with the same mean.
+"""Divides the KV cache between layers and heads: how many tokens each keeps, with a given mean.
 
-- `pyramid` (PyramidKV, Cai et al. 2024, arXiv 2406.02069): a number that falls linearly from the
-  first to the last layer.
-- `adakv` (Ada-KV, Feng et al. 2024, arXiv 2407.11550): the highest scores of a layer, whichever
+- `pyramid` (PyramidKV, Cai et al. 2024, arXiv 2406.02069): the number of tokens falls linearly from
+  the first to the last layer.
+- `adakv` (Ada-KV, Feng et al. 2024, arXiv 2407.11550): a layer keeps its highest scores, whichever
   head they are in, and a minimum for each head. Scores of different heads are compared, so a
   policy's scores should be on one scale.
 
 Unlike in the papers, every head keeps the protected tokens and the window, and only the remaining
-columns are divided.
+tokens are divided. A column is the place of one cached token, as in `cache.py`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ MINIMUM = 0.2  # fraction of the mean that each head keeps at least under `adakv
 
 
 def columns_per_head(allocation: Literal["pyramid", "adakv"], scores: Tensor, mean: int) -> Tensor:
-    """Return how many columns each head keeps, `mean` on average: (layers, rows, heads).
+    """Return how many columns each head keeps, (layers, rows, heads).
 
-    `scores` are (layers, rows, heads, columns): +inf for protected columns, -inf for padding and
-    empty ones.
+    `mean` is the average over heads, protected columns included. `scores` are (layers,
+    rows, heads, columns): +inf for protected columns and the window, -inf for padding and empty
+    columns.
     """
     if allocation == "adakv":
         return _adakv(scores, mean)
@@ -44,10 +45,10 @@ def _pyramid(scores: Tensor, mean: int) -> Tensor:
 
 
 def falling_linearly(layers: int, mean: int, largest: int) -> list[int]:
-    """Return a number for each layer, falling linearly, with this mean.
+    """Return how many columns each layer keeps, falling linearly, `mean` on average.
 
-    The first is at most `largest`; without that bound, they fall from (2 - 1/STEEPNESS) · mean to
-    mean/STEEPNESS.
+    The first layer keeps at most `largest`. Without that bound, the numbers fall from
+    (2 - 1/STEEPNESS) · mean to mean/STEEPNESS.
     """
     if layers == 1:
         return [mean]
@@ -77,6 +78,6 @@ def _adakv(scores: Tensor, mean: int) -> Tensor:
     # The same token of all heads side by side, so that equal scores don't favour the first head.
     across_heads = scores.mT.flatten(2)  # (layers, rows, columns * heads)
     best = across_heads.sort(dim=-1, descending=True, stable=True).indices[..., : heads * mean]
-    keeps = torch.zeros_like(across_heads, dtype=torch.bool).scatter_(-1, best, True)
-    keeps &= across_heads > -torch.inf
-    return keeps.view(layers, rows, columns, heads).sum(2)
+    kept = torch.zeros_like(across_heads, dtype=torch.bool).scatter_(-1, best, True)
+    kept &= across_heads > -torch.inf
+    return kept.view(layers, rows, columns, heads).sum(2)

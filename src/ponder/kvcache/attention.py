@@ -1,7 +1,8 @@
-"""Attention that reports to the cache: the model's own, or a faster one for decoding.
+"""Attention functions for transformers that report their queries to a `SelectCache`.
 
-Both are registered with transformers under the names in `OBSERVED`. They act only during a forward
-pass with a `SelectCache`; any other pass runs the model's own attention.
+One is registered for each of the implementations `sdpa` and `eager`, under the names in `OBSERVED`.
+In a forward pass with a `SelectCache`, prompts go through the implementation that the model is set
+to, and decoding through a faster one (`kernel="grouped"`). Any other pass runs the model's own.
 
 Shapes, as in transformers: queries are (rows, heads, new, head_dim), keys and values are
 (rows, kv_heads, columns, head_dim), weights are (rows, heads, new, columns).
@@ -26,13 +27,13 @@ from ponder.core import UserError
 if TYPE_CHECKING:
     from ponder.kvcache.layer import Layer
 
-# The attention that reports to the cache, by the implementation that the model is set to.
+# Names of the attention functions that report to the cache, by the implementation they replace.
 OBSERVED = {"sdpa": "ponder_sdpa", "eager": "ponder_eager"}
-# Arguments that change the attention weights; the model's own function handles them.
+# Arguments that change the attention weights. With them, the model's own function computes these.
 WEIGHT_ARGUMENTS = ("softcap", "s_aux")
-# Arguments that change nothing in a full-attention layer of a decoder. All others are refused,
-# because they may.
-NEUTRAL = {
+# `WEIGHT_ARGUMENTS`, and arguments without effect in a full-attention layer of a decoder. All others
+# are refused, because they may change what a layer attends to.
+KNOWN_ARGUMENTS = {
     *WEIGHT_ARGUMENTS,
     "cache_position",
     "cu_seq_lens_k",
@@ -53,7 +54,7 @@ NEUTRAL = {
     "token_type_ids",
     "use_cache",
 }
-DECODING = 8  # most new tokens of a pass that the grouped kernel is used for
+MAX_NEW_TOKENS = 8  # of a forward pass, for the grouped kernel; longer ones are prompts
 
 
 class _Pass(threading.local):
@@ -85,12 +86,14 @@ def _attend(
         return _run_stock(implementation, module, query, key, value, mask, **kwargs)
 
     _check_arguments(kwargs)
-    if layer.attention_weights is None:
-        layer.attention_weights = AttentionWeights(module, query, key, value, kwargs)
-    decodes = query.shape[2] <= DECODING and not kwargs.get("dropout")
+    if layer.attention_weights_function is None:
+        layer.attention_weights_function = AttentionWeightsFunction(
+            module, query, key, value, kwargs
+        )
+    decodes = query.shape[2] <= MAX_NEW_TOKENS and not kwargs.get("dropout")
     weights: Tensor | None
-    if layer.cache.kernel == "grouped" and layer.attention_weights.is_softmax and decodes:
-        weights = layer.attention_weights.softmax(query, key, mask)
+    if layer.cache.kernel == "grouped" and layer.attention_weights_function.is_softmax and decodes:
+        weights = layer.attention_weights_function.softmax(query, key, mask)
         output = _weighted_values(weights, value)
     else:
         output, weights = _run_stock(implementation, module, query, key, value, mask, **kwargs)
@@ -111,17 +114,17 @@ def _run_stock(
 
 
 def _eager_attention(module: nn.Module) -> Callable[..., Any] | None:
-    """Return the eager attention function of the file that defines a model, if it has one."""
+    """Return `eager_attention_forward` of transformers' file for this model, or None."""
     for base in type(module).__mro__:
-        file = sys.modules[base.__module__]
-        if hasattr(file, "eager_attention_forward"):
-            function: Callable[..., Any] = file.eager_attention_forward
+        modeling_file = sys.modules[base.__module__]
+        if hasattr(modeling_file, "eager_attention_forward"):
+            function: Callable[..., Any] = modeling_file.eager_attention_forward
             return function
     return None
 
 
 def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """Return a mask in the form that `eager` attention adds to the logits."""
+    """Convert a boolean mask to the one that `eager` attention adds to the logits."""
     if mask is None or mask.dtype != torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
@@ -133,7 +136,9 @@ def _check_arguments(kwargs: dict[str, Any]) -> None:
         raise UserError(
             "a layer that has a sliding window can't be pruned", hint="use the model's own cache"
         )
-    unknown = [name for name, value in kwargs.items() if value is not None and name not in NEUTRAL]
+    unknown = [
+        name for name, value in kwargs.items() if value is not None and name not in KNOWN_ARGUMENTS
+    ]
     if unknown:
         raise UserError(
             f"this model's attention has an argument `{min(unknown)}` that a cache which evicts"
@@ -142,8 +147,11 @@ def _check_arguments(kwargs: dict[str, Any]) -> None:
         )
 
 
-class AttentionWeights:
-    """Computes a layer's attention weights from queries and keys, as the model does."""
+class AttentionWeightsFunction:
+    """Computes a layer's attention weights from queries and keys, as the model does.
+
+    It is made once per layer, in the first forward pass, and called like a function.
+    """
 
     def __init__(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, kwargs: dict[str, Any]
@@ -158,13 +166,13 @@ class AttentionWeights:
         }
         self.is_softmax = self._is_softmax(query, key, value)
 
-    def __deepcopy__(self, _: dict[int, Any]) -> AttentionWeights:
+    def __deepcopy__(self, _: dict[int, Any]) -> AttentionWeightsFunction:
         return self  # it refers to a module of the model, and never changes
 
     def _is_softmax(self, query: Tensor, key: Tensor, value: Tensor) -> bool:
-        """Return whether the model's weights are a softmax of scaled products, by trying both.
+        """Return whether the model's attention weights are softmax(scaling · query · key).
 
-        The logits of the trial are large, so that anything else shows.
+        Both are computed for random states with large logits, so that a difference would show.
         """
         if self.eager_attention is None or self.weight_arguments or query.shape[1] % key.shape[1]:
             return False

@@ -686,8 +686,8 @@ class SelectCache(SelectCacheBase):
         if layer.accumulated is not None:
             accumulated = layer.accumulated[rows, :, :length]
         scaling = 1.0
-        if layer.attention_weights is not None:
-            scaling = layer.attention_weights.scaling
+        if layer.attention_weights_function is not None:
+            scaling = layer.attention_weights_function.scaling
         return CacheView(
             layer=layer.index,
             keys=layer.keys[rows, :, :length],
@@ -701,7 +701,7 @@ class SelectCache(SelectCacheBase):
             features=features,
             seen_tokens=max(self.seen_tokens[row] for row in self._row_numbers(rows)),
             seeds=self.seeds[rows],
-            attention_weights=layer.attention_weights,
+            attention_weights=layer.attention_weights_function,
             frequencies=self.frequencies,
             query_positions=query_positions,
         )

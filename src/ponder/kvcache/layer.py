@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
 from ponder.core import UserError
-from ponder.kvcache.attention import AttentionWeights, causal_mask
+from ponder.kvcache.attention import AttentionWeightsFunction, causal_mask
 
 if TYPE_CHECKING:
     from ponder.kvcache.cache import SelectCache
@@ -36,7 +36,9 @@ class Layer(CacheLayerMixin):
         self.queries: Tensor | None = None  # (rows, heads, recent queries, head_dim)
         # Attention received so far, (rows, kv_heads, capacity).
         self.accumulated: Tensor | None = None
-        self.attention_weights: AttentionWeights | None = None  # set in the first forward pass
+        self.attention_weights_function: AttentionWeightsFunction | None = (
+            None  # set in the first forward pass
+        )
         self.updated = False  # whether this forward pass has written its keys and values
         self.observed = False  # whether this forward pass has reported its queries
 
@@ -139,7 +141,7 @@ class Layer(CacheLayerMixin):
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
     ) -> Tensor:
         """Return the attention that each column receives, (rows, kv_heads, columns)."""
-        assert self.attention_weights is not None
+        assert self.attention_weights_function is not None
         rows, _, new, _ = query.shape
         columns = key.shape[2]
         if mask is None:
@@ -147,7 +149,9 @@ class Layer(CacheLayerMixin):
         total = torch.zeros(rows, self.keys.shape[1], columns, device=key.device)
         for start in range(0, new, BLOCK):
             block = slice(start, start + BLOCK)
-            weights = self.attention_weights(query[:, :, block], key, value, mask[:, :, block])
+            weights = self.attention_weights_function(
+                query[:, :, block], key, value, mask[:, :, block]
+            )
             total += self._sum_over_queries(weights, start)
         return total
 

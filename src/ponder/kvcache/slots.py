@@ -88,7 +88,7 @@ class SlotCache(SelectCache):
         layer.reserve(row + 1, length)
         layer.keys[row, :, :length] = prompt.keys[0, :, :length]
         layer.values[row, :, :length] = prompt.values[0, :, :length]
-        layer.attention_weights = prompt.attention_weights
+        layer.attention_weights_function = prompt.attention_weights_function
         if layer.accumulated is not None and prompt.accumulated is not None:
             layer.accumulated[row] = 0
             layer.accumulated[row, :, :length] = prompt.accumulated[0, :, :length]

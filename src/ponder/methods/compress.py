@@ -57,16 +57,14 @@ class Compress(Method, Prepared, ChecksPrompts, Measuring):
     answer: bool = True  # never evict what follows the end of thinking
     # which heads share one decision
     granularity: Literal["model", "layer", "head"] = renamed("share", "model")
-    # measure drift: not, also, or only, on the full cache's text
+    # measure drift on the full cache's text: no, besides a reply from the pruned cache, or instead
     fidelity: Literal["no", "also", "only"] = "no"
-    ratio_of: Literal["evictable", "all"] = (
-        "evictable"  # the tokens that may be evicted, or, as published for DynTS, all
-    )
-    # tokens per layer and head: equal; falling; by score
+    # what `ratio` is a fraction of: the tokens that may be evicted, or all, as published for DynTS
+    ratio_of: Literal["evictable", "all"] = "evictable"
+    # tokens per layer and head: equal, fewer in later layers, or by score within a layer
     allocation: Literal["even", "pyramid", "adakv"] = "even"
-    settings: dict[str, Any] = field(
-        default_factory=dict
-    )  # of the policy, such as { queries = 64 }: `ponder show snapkv`
+    # of the policy, such as { queries = 64 }: `ponder show snapkv`
+    settings: dict[str, Any] = field(default_factory=dict)
 
     train_on: tuple[TrainingProblems, ...] = not_in_key(())  # set from the study's [[train]]
 
@@ -122,14 +120,20 @@ class Compress(Method, Prepared, ChecksPrompts, Measuring):
         return ("kl", "agrees") if self.fidelity != "no" else ()
 
     def identity(self) -> dict[str, Any]:
-        on = self._on()
-        return {**super().identity(), **({"on": on} if on else {})}
+        identity = super().identity()
+        training_digest = self._training_digest()
+        if training_digest:
+            identity["on"] = training_digest
+        return identity
 
-    def _on(self) -> str:
-        """Return a digest of the problems that a policy without shipped weights is fitted on."""
-        named = [problems.identity() for problems in self.train_on if problems.in_key]
-        if named and issubclass(plugins.load("policies", self.policy, Path()), TrainedPerStudy):
-            return digest(named).hex()[:20]
+    def _training_digest(self) -> str:
+        """Return a digest of the problems that the policy is trained on.
+
+        It is "" for a policy that isn't trained, and for one that ships with the weights.
+        """
+        in_key = [problems.identity() for problems in self.train_on if problems.in_key]
+        if in_key and issubclass(plugins.load("policies", self.policy, Path()), TrainedPerStudy):
+            return digest(in_key).hex()[:20]
         return ""
 
     def with_training(self, train_on: tuple[TrainingProblems, ...]) -> Self:
@@ -155,5 +159,5 @@ class Compress(Method, Prepared, ChecksPrompts, Measuring):
             "policies", {"name": self.policy, **self.settings}, "settings", Path()
         )
         if isinstance(policy, TrainedPerStudy):
-            return policy.with_training(self._on(), models_folder())
+            return policy.with_training(self._training_digest(), models_folder())
         return policy

@@ -52,13 +52,13 @@ class SampledGeneration(Generation):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.measures: dict[str, float] = {}
-        # its part of the steps that it shared with others
         self.steps = 0
+        # Of each step, its part of the batch's time.
         self.seconds = 0.0
         self.cpu_seconds = 0.0
 
-    def share(self, seconds: float, cpu_seconds: float) -> None:
-        """Add its part of one step of the batch."""
+    def add_step(self, seconds: float, cpu_seconds: float) -> None:
+        """Count a step of the batch, and this generation's part of the time it took."""
         self.steps += 1
         self.seconds += seconds
         self.cpu_seconds += cpu_seconds
@@ -368,7 +368,7 @@ class TorchEngine:
         size = len(self._batch)
         for generation in self._batch:
             if isinstance(generation, SampledGeneration):
-                generation.share(seconds / size, cpu_seconds / size)
+                generation.add_step(seconds / size, cpu_seconds / size)
         for slot in reversed(range(size)):
             self._append(slot, logits[slot])
 

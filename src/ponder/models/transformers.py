@@ -129,8 +129,8 @@ class Transformers(LocalWeights, Prunable, Forecast, Measuring):
     def weights(self, task: Task) -> Source:
         return super().weights(task)._replace(dtype=self.dtype, attn=self.attn)
 
-    def _generating(self, task: Task) -> Source:
-        """Return the weights as they are loaded to generate."""
+    def _generation_source(self, task: Task) -> Source:
+        """Return the weights for a task, with an attention that our KV cache works with."""
         source = self.source(task)
         if self.attn not in GENERATES:
             source = source._replace(attn="sdpa")
@@ -142,7 +142,7 @@ class Transformers(LocalWeights, Prunable, Forecast, Measuring):
         """Fit a policy on greedy, correct replies, once for each folder of weights."""
         by_source: dict[Source, list[TrainingProblems]] = {}
         for problems in train_on:
-            by_source.setdefault(self._generating(problems.task), []).append(problems)
+            by_source.setdefault(self._generation_source(problems.task), []).append(problems)
         for source, sets in by_source.items():
             if not isinstance(policy, Trainable) or not policy.needs_fit(source.folder):
                 continue
@@ -201,13 +201,13 @@ class Transformers(LocalWeights, Prunable, Forecast, Measuring):
             await worker.close()
         self._workers.clear()
 
-    async def _generated(
-        self, loaded: Loaded, reply: SampledGeneration, *, full: bool
+    async def _generate(
+        self, loaded: Loaded, reply: SampledGeneration, *, ignore_policy: bool = False
     ) -> SampledGeneration:
-        """Generate a reply with the full KV cache, or with the one that the policy prunes."""
-        key = (loaded.folder, full)
+        """Generate a reply; the model's policy, if it has one, prunes the KV cache."""
+        key = (loaded.folder, ignore_policy)
         if key not in self._workers:
-            if full:
+            if ignore_policy:
                 engine = partial(TorchEngine, loaded, None, None, self.concurrency)
             else:
                 engine = partial(
@@ -220,24 +220,24 @@ class Transformers(LocalWeights, Prunable, Forecast, Measuring):
     async def _full_cache_reply(
         self, loaded: Loaded, reply: SampledGeneration
     ) -> SampledGeneration:
-        """Generate a reply over the full cache, a greedy one only once for all policies."""
+        """Generate a reply over the full cache; a greedy one is generated once for all policies."""
         if self.temperature:
-            return await self._generated(loaded, reply, full=True)
+            return await self._generate(loaded, reply, ignore_policy=True)
         key = tuple(reply.prompt), reply.budget
         replies = loaded.full_cache_replies
         if key in replies:
             return replies[key]
-        await self._generated(loaded, reply, full=True)
+        await self._generate(loaded, reply, ignore_policy=True)
         if len(replies) < KEPT_REPLIES:
             replies[key] = reply
         return reply
 
     async def complete(self, request: Request) -> Completion:
-        loaded = load(self._generating(request.task))
+        loaded = load(self._generation_source(request.task))
         started = time.monotonic()
         prompt = loaded.prompt(request)
         budget = min(self.budget, request.budget or self.budget)
-        new = partial(
+        new_generation = partial(
             SampledGeneration,
             prompt,
             budget,
@@ -248,12 +248,12 @@ class Transformers(LocalWeights, Prunable, Forecast, Measuring):
         )
         drift: dict[str, float] = {}
         if self.policy is None or self.cache_budget is None or self.fidelity == "no":
-            reply = await self._generated(loaded, new(), full=False)
+            reply = await self._generate(loaded, new_generation())
         else:
-            reply = await self._full_cache_reply(loaded, new())
+            reply = await self._full_cache_reply(loaded, new_generation())
             drift = await asyncio.to_thread(loaded.drift, reply, self.policy, self.cache_budget)
             if self.fidelity == "also":
-                reply = await self._generated(loaded, new(), full=False)
+                reply = await self._generate(loaded, new_generation())
         thinking, answer, thinking_tokens = loaded.read(request, reply)
         bill = Bill(
             prompt_tokens=len(prompt),

@@ -36,14 +36,18 @@ class Executor(Protocol):
     ) -> None:
         """Make what a method needs for a model, within an allowance; None: without a cap.
 
-        Cancelled, it ends the work. `report` is told its progress, and at the end what was spent.
+        If cancelled, it ends the work. `report` is called with its progress, and at the end with
+        what was spent.
         """
 
     def hosted(self, cells: Sequence[StudyCell], model: Model) -> Model:
-        """Return the model of these cells as it is asked there; the model itself if it is asked here."""
+        """Return a model that sends its requests to other processes, or `model` to call it in this one."""
 
     def queue(self, cell: StudyCell) -> str:
-        """Return what a cell's model waits for, as `Model.server`."""
+        """Return the queue of a cell's model: models with the same one are called one after another.
+
+        Without an executor, this is `Model.server`.
+        """
 
 
 @contextmanager

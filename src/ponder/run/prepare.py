@@ -58,9 +58,11 @@ STORE = Path("ponder.db")  # counts what a study with a cap spends
 
 
 class Preparations:
-    """Makes models, each once. `report` is told how each goes, by its label; None at its end.
+    """Trains or builds the models of cells and applies their methods, for each model once.
 
-    What they ask of models is paid at the `till`; if its caps leave no room, `Stopped` is raised.
+    `report` is called with a model's label and its progress, and with None at the end. Calls to
+    models, such as teachers, are counted by the `till`; if its caps leave no room for one, `Stopped`
+    is raised.
     """
 
     def __init__(
@@ -78,18 +80,19 @@ class Preparations:
         self._changed = asyncio.Event()
 
     async def model(self, cell: StudyCell) -> Model:
-        """Return the cell's model, with everything that its methods need."""
+        """Return the cell's model with all of its methods prepared and applied."""
         return (await self.chain(cell))[-1]
 
     async def chain(self, cell: StudyCell) -> list[Model]:
-        """Return the cell's model, and the model after each of its methods."""
+        """Return the cell's base model, and the model after each of its methods."""
         if cell.model_key not in self._chains:
             self._chains[cell.model_key] = asyncio.create_task(self._make(cell))
         return await self._chains[cell.model_key]
 
     async def _make(self, cell: StudyCell) -> list[Model]:
-        """Make what each method needs, here or elsewhere, and apply it: the only place where models
-        are prepared.
+        """Call `make` of each method, here or in another process, then `apply`.
+
+        Models are prepared nowhere else.
         """
         label = cell.label.model
         chain = [cell.model]
@@ -98,8 +101,9 @@ class Preparations:
                 model = chain[-1]
                 if isinstance(method, Prepared):
                     if self._executor:
-                        await self._make_there(self._executor, method, cell, index, model)
-                    await self._driven(label, partial(method.make, model))  # what is left to make
+                        await self._make_in_executor(self._executor, method, cell, index, model)
+                    # It does nothing if the executor has made everything.
+                    await self._run_with_progress(label, partial(method.make, model))
                 chain.append(await asyncio.to_thread(method.apply, model))
         finally:
             self._report(label, None)
@@ -111,12 +115,12 @@ class Preparations:
         if server is None:
             return
         try:
-            await self._driven(cell.label.model, lambda: server.start(cell.task))
+            await self._run_with_progress(cell.label.model, lambda: server.start(cell.task))
         finally:
             self._report(cell.label.model, None)
 
-    async def _driven(self, label: str, work: Callable[[], Iterator[Progress]]) -> None:
-        """Do work that reports progress, in a thread. To stop, it waits for the next report."""
+    async def _run_with_progress(self, label: str, work: Callable[[], Iterator[Progress]]) -> None:
+        """Run a generator of progress reports in a thread; it can be stopped between two reports."""
         interrupted = False
         meter = Meter(LoopTill(self._till, asyncio.get_running_loop()))
 
@@ -141,10 +145,13 @@ class Preparations:
         finally:
             interrupted = True
 
-    async def _make_there(
+    async def _make_in_executor(
         self, executor: Executor, method: Method, cell: StudyCell, index: int, model: Model
     ) -> None:
-        """Make what the method says is missing, as soon as nobody else is making any of it."""
+        """Make a method's missing outputs in another process.
+
+        First wait until no other preparation is making one of them.
+        """
         label = cell.label.model
         assert isinstance(method, Prepared)
         while missing := set(await asyncio.to_thread(method.missing_outputs, model)):
@@ -165,7 +172,7 @@ class Preparations:
                         self._release({path for path in claimed if path.exists()})
 
                     await self._make_paid(executor, method, model, needs, report)
-                    await self._seen(method, model)
+                    await self._wait_for_outputs(method, model)
 
     async def _make_paid(
         self,
@@ -175,8 +182,9 @@ class Preparations:
         needs: Resources,
         report: Callable[[Progress], None],
     ) -> None:
-        """Make something in another process, with an allowance; with another one if that was less
-        than it needs.
+        """Call a method's `make` in another process, with an allowance of tokens and money.
+
+        If the allowance was too small and the caps leave more, try again with a larger one.
         """
         ledger = self._till.ledger
         while True:
@@ -184,12 +192,12 @@ class Preparations:
             allowance = await self._stop.unless_asked(self._allow(reservation, method, model))
             account: Account | None = None
 
-            def listen(said: Progress | Account) -> None:
+            def listen(message: Progress | Account) -> None:
                 nonlocal account
-                if isinstance(said, Account):
-                    account = said
+                if isinstance(message, Account):
+                    account = message
                 else:
-                    report(said)
+                    report(message)
 
             try:
                 await self._till.record()
@@ -210,10 +218,9 @@ class Preparations:
                 raise Stopped
 
     async def _allow(self, reservation: Reservation, method: Method, model: Model) -> Money | None:
-        """Reserve the most that a method may still ask, or what the caps leave of it once nothing
-        is in progress.
+        """Reserve and return an upper bound on what a method may spend; None if there is no cap.
 
-        None if there is no cap.
+        If the caps leave less, wait until no call is in progress, and reserve what they leave then.
         """
         ledger = self._till.ledger
         if not ledger.limited:
@@ -252,8 +259,8 @@ class Preparations:
             self._being_made -= paths
             self._changed.set()
 
-    async def _seen(self, method: Method, model: Model) -> None:
-        """Wait until what was made is seen here: shared storage may take seconds."""
+    async def _wait_for_outputs(self, method: Method, model: Model) -> None:
+        """Wait until outputs of another machine are visible here: shared storage may take seconds."""
         assert isinstance(method, Prepared)
         deadline = asyncio.get_running_loop().time() + PATIENCE
         while missing := await asyncio.to_thread(method.missing_outputs, model):

@@ -1,5 +1,4 @@
-"""A reward for TRL's trainers: 1 for a right reply to a problem that `ponder export --format trl`
-has written, else 0.
+"""A reward function for TRL's trainers, for problems written by `ponder export --format trl`.
 
 from datasets import load_dataset
 from ponder.results.interop.trl import correct
@@ -17,9 +16,13 @@ from ponder.results.interop.environment import decode
 
 
 def correct(completions: Sequence[Any], problem: Sequence[str], **_: Any) -> list[float]:
-    """TRL passes completions as texts or as chats, and each column of the dataset by its name."""
-    replies = [one if isinstance(one, str) else str(one[-1]["content"]) for one in completions]
-    return [
-        float(decode(text).grade([reply]).correct)
-        for text, reply in zip(problem, replies, strict=True)
-    ]
+    """Return 1 for each completion that the problem's task grades as correct, else 0.
+
+    TRL passes completions as texts or as lists of messages, and each column of the dataset by its
+    name: `problem` has a problem and its task as JSON.
+    """
+    rewards = []
+    for completion, record in zip(completions, problem, strict=True):
+        reply = completion if isinstance(completion, str) else str(completion[-1]["content"])
+        rewards.append(float(decode(record).grade([reply]).correct))
+    return rewards
