@@ -356,9 +356,15 @@ def view(
 ) -> None:
     """Show studies in a browser, down to the transcripts of a point.
 
-    Every study in the stores is shown as it was last run; a STUDY given here is shown as its file is
-    now. Nothing is changed, and a study may run meanwhile. The page requires a token, which is part
-    of the printed address. Ctrl-C stops the server.
+    <<<<<<< HEAD
+        Every study in the stores is shown as it was last run; a STUDY given here is shown as its file is
+        now. Nothing is changed, and a study may run meanwhile. The page requires a token, which is part
+        of the printed address. Ctrl-C stops the server.
+    =======
+        Every study in the stores is shown as it was last run; a STUDY given here is shown as its file
+        is now. Nothing is changed, and a study may run meanwhile. The page requires a token, which is
+        part of the printed address. Ctrl-C stops the server.
+    >>>>>>> rest
     """
     from contextlib import ExitStack
 
