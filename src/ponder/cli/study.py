@@ -354,7 +354,7 @@ def _tell_missing(study: Study, coverage: Coverage, run_command: str) -> None:
 def view(
     studies: tuple[str, ...], stores: tuple[Path, ...], host: str, port: int, browse: bool
 ) -> None:
-    """Show studies in a browser, with the transcripts behind every point.
+    """Show studies in a browser, down to the transcripts of a point.
 
     Every study in the stores is shown as it was last run; a STUDY given here is shown as its file is
     now. Nothing is changed, and a study may run meanwhile. The page requires a token, which is part
