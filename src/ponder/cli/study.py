@@ -356,7 +356,7 @@ def view(
 ) -> None:
     """Show studies in a browser, down to the transcripts of a point.
 
-        Every study in the stores is shown as it was last run; a STUDY given here is shown as its file is
+    Every study in the stores is shown as it was last run; a STUDY given here is shown as its file is
     now. Nothing is changed, and a study may run meanwhile. The page requires a token, which is part
     of the printed address. Ctrl-C stops the server.
     """
