@@ -30,16 +30,12 @@ class Shown:
 
 
 def show(chart: Any) -> Shown:
-    """An Altair chart, such as `figure.draw(tables)`, for display in a notebook: offline, with
-    tooltips and zoom.
-    """
+    """Display an Altair chart in a notebook, offline, with tooltips and zoom."""
     return Shown(chart)
 
 
 def renderer(spec: dict[str, Any], **_: Any) -> dict[str, str]:
-    """An Altair renderer: `altair.renderers.enable("ponder")` makes every chart of a notebook
-    display this way.
-    """
+    """Render a chart for a notebook: `altair.renderers.enable("ponder")` uses this for all."""
     chart = draw("chart", spec)
     width, height = (length + MARGIN for length in chart.size)
     inside = escape(document("chart.html", title=chart.name, chart=chart))

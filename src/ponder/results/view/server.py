@@ -1,11 +1,11 @@
-"""Starts the page's server, and ends it in order: streams first, then the process that estimates.
+"""Serves the live page: who may connect, what a browser may do, and how the server ends.
+
+It ends in order: streams first, then the process that estimates.
 
 Everybody on this machine can connect to it, so connections are limited before anything is known of
 who connects: in number, and in the time until a request has arrived. Beyond the limit a new
 connection takes the place of the one that has waited longest, so that connections without a request
 can't keep a browser out.
-
-Who may ask the page's server, and what a browser may do with its answers.
 
 A token is needed, on this machine's own address too, which every user of the machine can reach: the
 address that `ponder view` prints holds it once, and a cookie from then on. A host name that isn't
