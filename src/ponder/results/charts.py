@@ -119,11 +119,11 @@ class DrawnFigure:
 
     def first_rows(self) -> DrawnFigure:
         """Return the figure with the rows that a page shows."""
-        shown = {}
+        tables = {}
         for name, rows in (self.tables or {}).items():
             if rows:
-                shown[name] = [_plain(row) for row in rows[:MAX_ROWS]]
-        return replace(self, tables=shown)
+                tables[name] = [_plain(row) for row in rows[:MAX_ROWS]]
+        return replace(self, tables=tables)
 
 
 def draw_figure(name: str, figure: Figure, outcomes: Sequence[Outcome]) -> DrawnFigure:
@@ -148,7 +148,7 @@ def _groups(tables: Tables) -> dict[str, Group]:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row without its cells, which stay where they are: a page is made in another process."""
+    """Return a row with the text of its `basis` instead of its cells, for another process."""
     return {key: str(value) if isinstance(value, Basis) else value for key, value in row.items()}
 
 

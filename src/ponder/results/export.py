@@ -129,7 +129,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def rows(study: Study, store: Store, columns: Mapping[str, type]) -> Iterator[dict[str, Any]]:
-    """Outcomes with plain values: what is a table or a list becomes JSON.
+    """Yield outcomes with plain values: a table or a list becomes JSON.
 
     `columns` are further ones, for settings.
     """
@@ -216,7 +216,8 @@ def _plain(value: Any) -> Any:
 
 
 def _csv(study: Study, store: Store, path: Path) -> int:
-    written, columns = 0, setting_columns(study.cells)
+    written = 0
+    columns = setting_columns(study.cells)
     with _opened(path) as file:
         table = csv.DictWriter(codecs.getwriter("utf-8")(file), (*COLUMNS, *ANSWERS, *columns))
         table.writeheader()
@@ -271,12 +272,14 @@ def _parquet(study: Study, store: Store, path: Path) -> int:
     columns = setting_columns(study.cells)
     types = COLUMNS | dict.fromkeys(ANSWERS, str) | columns
     schema = {name: kinds.get(kind, polars.String) for name, kind in types.items()}
-    left, written, failed = rows(study, store, columns), 0, list[UserError]()
+    remaining_rows = rows(study, store, columns)
+    written = 0
+    failed = list[UserError]()
 
     def frames(*_: Any) -> Iterator[polars.DataFrame]:
         nonlocal written
         try:
-            while batch := list(islice(left, BATCH)):
+            while batch := list(islice(remaining_rows, BATCH)):
                 written += len(batch)
                 yield polars.DataFrame(batch, schema)
         except UserError as error:  # polars would wrap it
@@ -311,9 +314,9 @@ def _traces(study: Study, store: Store, path: Path) -> int:
     for cell in study.cells:
         first = next(iter(store.attempts(cell)), None)
         if first and len(first.attempt.problem.turns) > 1:
-            what = f"{cell.label.task} is asked in several turns"
+            message = f"{cell.label.task} is asked in several turns"
             hint = "--format jsonl has a line per turn"
-            raise UserError(f"{what}, and a trace is one question with its answer", hint=hint)
+            raise UserError(f"{message}, and a trace is one question with its answer", hint=hint)
     written = 0
     with _opened(path) as file:
         for done in _attempts(study.cells, store):
@@ -340,8 +343,8 @@ def _trace(cell: StudyCell, attempt: Attempt) -> Trace:
 def _turns(task: Task, attempt: Attempt) -> Iterator[dict[str, Any]]:
     """Yield the lines of an attempt, one per turn.
 
-    If the task judges turns, a line has the turn's own grade, and as details what the model measured
-    in it; else it has those of the attempt, as in CSV.
+    If the task judges turns, a line has the turn's own grade, and as details what the model
+    measured in it; else it has those of the attempt, as in CSV.
     """
     problem = attempt.problem
     answers = [reply.answer for reply in attempt.completions]
@@ -400,7 +403,7 @@ def _inspect(study: Study, store: Store, path: Path) -> tuple[list[Path], int]:
 
 
 def _file_names(path: Path, labels: Sequence[str]) -> list[Path]:
-    """Return a path for the file of each label, without characters that some file system refuses."""
+    """Return a path for the file of each label, with characters that every file system takes."""
     names: dict[str, Path] = {}
     for label in labels:
         safe = safe_name(label)
@@ -419,7 +422,7 @@ def safe_name(label: str) -> str:
 
 
 def _inspect_log(study: Study, cells: list[StudyCell], store: Store, path: Path) -> int:
-    """Version 2 of Inspect's JSON log. Failed attempts are no answers: they stay out."""
+    """Write version 2 of Inspect's JSON log, without failed attempts; return the answers."""
     with path.open("w", encoding="utf-8") as file:
         answers = [o for o in store.outcomes(cells) if o.answered]
         file.write(
@@ -437,11 +440,15 @@ def _inspect_log(study: Study, cells: list[StudyCell], store: Store, path: Path)
 def _inspect_head(
     study: Study, cells: list[StudyCell], answers: Sequence[Outcome]
 ) -> dict[str, Any]:
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    model, samples, right = cells[0].label.model, len(answers), sum(o.correct for o in answers)
-    used = [(o.prompt_tokens, o.thinking_tokens, o.answer_tokens) for o in answers]
+    written_at = datetime.now(UTC).isoformat(timespec="seconds")
+    model = cells[0].label.model
+    samples = len(answers)
+    right = sum(outcome.correct for outcome in answers)
+    tokens = [(o.prompt_tokens, o.thinking_tokens, o.answer_tokens) for o in answers]
     usage = (
-        _usage(*(sum(column) for column in zip(*used, strict=True))) if used else _usage(0, 0, 0)
+        _usage(*(sum(column) for column in zip(*tokens, strict=True)))
+        if tokens
+        else _usage(0, 0, 0)
     )
     accuracy = {"name": "accuracy", "value": right / max(1, samples), "params": {}}
     scores = [
@@ -451,7 +458,7 @@ def _inspect_head(
         "version": 2,
         "status": "success",
         "eval": {
-            "eval_id": digest(study.name, model, now).hex(), "run_id": digest(study.name).hex(), "created": now,
+            "eval_id": digest(study.name, model, written_at).hex(), "run_id": digest(study.name).hex(), "created": written_at,
             "task": cells[0].label.task, "task_id": study.name, "task_version": cells[0].task.version,
             "task_args": _task_args(cells), "model": model, "model_args": dict(cells[0].model_settings),
             "dataset": {"name": study.name, "samples": samples}, "config": {"epochs": study.samples},
@@ -459,13 +466,15 @@ def _inspect_head(
             "metadata": {"study": study.resolved(), "methods": [use._asdict() for use in cells[0].chain]},
         },
         "results": {"total_samples": samples, "completed_samples": samples, "scores": scores},
-        "stats": {"started_at": now, "completed_at": now, "model_usage": {model: usage}},
+        "stats": {"started_at": written_at, "completed_at": written_at, "model_usage": {model: usage}},
     }  # fmt: skip
 
 
 def _inspect_sample(done: Done) -> dict[str, Any]:
-    attempt, problem = done.attempt, done.attempt.problem
-    last, bill = attempt.completions[-1], attempt.bill
+    attempt = done.attempt
+    problem = attempt.problem
+    last = attempt.completions[-1]
+    bill = attempt.bill
     usage = _usage(bill.prompt_tokens, bill.thinking_tokens, bill.answer_tokens)
     score = {
         "value": "C" if attempt.correct else "I",
@@ -506,8 +515,8 @@ def _inspect_messages(attempt: Attempt) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = [
         {"role": m.role, "content": m.content} for m in attempt.problem.opening()
     ]
-    for asked, reply in zip(attempt.problem.turns, attempt.completions, strict=False):
-        messages.append({"role": "user", "content": asked})
+    for question, reply in zip(attempt.problem.turns, attempt.completions, strict=False):
+        messages.append({"role": "user", "content": question})
         messages.append({"role": "assistant", "content": _inspect_content(reply)})
     return messages
 

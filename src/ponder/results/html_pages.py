@@ -31,7 +31,8 @@ MAX_TEXT = 200_000  # characters of one message of a transcript that a page show
 
 def document(template: str, scripts: Sequence[str] = ("vega.js", "chart.js"), **values: Any) -> str:
     """Fill in a template. The document holds these scripts, in this order."""
-    style, script = asset("page.css"), "\n".join(map(asset, scripts))
+    style = asset("page.css")
+    script = "\n".join(map(asset, scripts))
     policy = (
         f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}"
     )
@@ -111,8 +112,8 @@ def shown_value(value: Any) -> str:
 
 
 def _clipped(text: str) -> str:
-    more = len(text) - MAX_TEXT
-    return text if more <= 0 else f"{text[:MAX_TEXT]}\n… {more:,} more characters"
+    excess = len(text) - MAX_TEXT
+    return text if excess <= 0 else f"{text[:MAX_TEXT]}\n… {excess:,} more characters"
 
 
 def clock(seconds: float) -> str:
@@ -149,13 +150,13 @@ def scored_steps(reply: Completion) -> Iterator[tuple[str, str, str]]:
 
 
 def readable(data: Any) -> str:
-    """Details and settings as indented JSON."""
+    """Return details or settings as indented JSON."""
     return json.dumps(data, indent=1, default=str, ensure_ascii=False)
 
 
 def clauses(sentence: str) -> list[str]:
     """Split a long finding at its semicolons: a page shows the clauses as a list."""
-    parts = sentence.split("; ")
-    if len(parts) > 2:
-        return parts
+    split = sentence.split("; ")
+    if len(split) > 2:
+        return split
     return [sentence]

@@ -68,15 +68,15 @@ def report(
     shown_figures = []
     for figure, picture in zip(figures, pictures, strict=True):
         shown_figures.append(_figure_values(figure, picture, attempts, has_links=has_links))
-    shown: dict[str, Any] = {
+    page_values: dict[str, Any] = {
         "figures": shown_figures,
         "models": _model_rows(outcomes, attempts, has_links=has_links),
         "adaptive": _adaptive_notes(results.decisions),
     }
     with Store(results.store) as store:
         # after everything that links to attempts
-        shown["packed"] = attempts.packed(store, transcripts)
-        content = _page(results, store, outcomes, covered, shown)
+        page_values["packed"] = attempts.packed(store, transcripts)
+        content = _page(results, store, outcomes, covered, page_values)
     try:
         page.write_text(content, "utf-8")
         files = [page]
@@ -91,14 +91,14 @@ def report(
 
 
 def _page_path(folder: Path) -> Path:
-    """Return the page's path. Raise `UserError` before minutes of drawing if it can't be written."""
+    """Return the page's path; raise `UserError` if nothing can be written there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
     except OSError as error:
-        what = f"can't write to {folder}: {error.strerror}"
-        raise UserError(what, hint="-o FOLDER says where to write the report") from None
+        message = f"can't write to {folder}: {error.strerror}"
+        raise UserError(message, hint="-o FOLDER says where to write the report") from None
     return folder / "report.html"
 
 
@@ -156,17 +156,17 @@ def _adaptive_notes(decisions: Sequence[Decision]) -> list[str]:
     """Return what an adaptive run has decided, as sentences for the head of the page."""
     if not decisions:
         return []
-    made = sum(decision.attempts for decision in decisions)
+    attempts = sum(decision.attempts for decision in decisions)
     planned = sum(decision.at_most for decision in decisions)
     intervals = "The intervals in these sentences"
     if decisions[0].goal == "critical_size":
         intervals = "Intervals of critical sizes"
-    asked = f"{made:,} of the full plan's {count(planned, 'attempt')}"
-    others = "others are those of a run with a fixed number of problems"
+    share = f"{attempts:,} of the full plan's {count(planned, 'attempt')}"
+    fixed_intervals = "others are those of a run with a fixed number of problems"
     return [
-        f"Adaptive run: its results decided what to ask, {asked}.",
+        f"Adaptive run: its results decided what to ask, {share}.",
         *(f"{decision.text}." for decision in decisions),
-        f"{intervals} are valid for such a run; {others}.",
+        f"{intervals} are valid for such a run; {fixed_intervals}.",
     ]
 
 
@@ -251,7 +251,7 @@ def _write_figure(figure: DrawnFigure, folder: Path) -> list[Path]:
 
 
 class EmbeddedAttempts:
-    """The attempts of a study for its report: which of them a mark stands for, and the file holds."""
+    """The attempts behind the marks of a report, and the transcripts that its file holds."""
 
     def __init__(self, cells: Sequence[StudyCell], outcomes: Sequence[Outcome]) -> None:
         self.cells = cells
@@ -292,7 +292,7 @@ class EmbeddedAttempts:
         return ""
 
     def packed(self, store: Store, megabytes: float) -> dict[str, Any]:
-        """Return `index`, from which the page's script lists attempts, and their texts in `blocks`."""
+        """Return the `index` from which the page lists attempts, and their texts in `blocks`."""
         problems: dict[str, int] = {}
         rows: list[tuple[int, ...]] = []
         blocks: list[str] = []
@@ -345,10 +345,10 @@ class EmbeddedAttempts:
         random.Random(0).shuffle(dots)
         behind_marks = _round_robin([self._members(group) for group in self._groups.values()])
         of_cells = _round_robin(self._of_cell)
-        seen = set()
+        yielded = set()
         for outcome in itertools.chain(dots, behind_marks, of_cells):
-            if outcome.attempt not in seen:
-                seen.add(outcome.attempt)
+            if outcome.attempt not in yielded:
+                yielded.add(outcome.attempt)
                 yield outcome
 
     def _members(self, group: Group) -> Iterator[Outcome]:

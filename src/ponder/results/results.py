@@ -115,9 +115,9 @@ class Results:
 
     def no_answers(self) -> UserError:
         """Return the error for a study without answers."""
-        what = f"{self.store} has no answers to {self.study.name} with these settings"
+        message = f"{self.store} has no answers to {self.study.name} with these settings"
         return UserError(
-            what, hint="run it first: ponder run STUDY", in_python="study.run() asks for them"
+            message, hint="run it first: ponder run STUDY", in_python="study.run() asks for them"
         )
 
     def coverage(self, outcomes: Sequence[Outcome] | None = None) -> Coverage:
@@ -144,13 +144,13 @@ class Results:
     def frame(self, library: Literal["", "pandas", "polars"] = "") -> Any:
         """Return one row per attempt as a data frame, with the columns of `ponder export`."""
         if library and library not in FRAMES:
-            what = f"a data frame is one of pandas or polars, not `{library}`"
-            raise UserError(what, hint='results.frame("pandas")')
-        wanted = (library,) if library else FRAMES
-        installed = [name for name in wanted if importlib.util.find_spec(name)]
+            message = f"a data frame is one of pandas or polars, not `{library}`"
+            raise UserError(message, hint='results.frame("pandas")')
+        libraries = (library,) if library else FRAMES
+        installed = [name for name in libraries if importlib.util.find_spec(name)]
         if not installed:
-            what = f"a data frame needs the package {library or 'pandas or polars'}"
-            raise UserError(what, hint=f"pip install {library or 'pandas'}")
+            message = f"a data frame needs the package {library or 'pandas or polars'}"
+            raise UserError(message, hint=f"pip install {library or 'pandas'}")
         with Store(self.store) as store:
             rows = list(export.rows(self.study, store, export.setting_columns(self.study.cells)))
         return importlib.import_module(installed[0]).DataFrame(rows)
@@ -158,15 +158,15 @@ class Results:
     @cached_property
     def figures(self) -> dict[str, Figure]:
         """The study's figures by name; a second `effort` is `effort-2`."""
-        named: dict[str, Figure] = {}
-        seen: Counter[str] = Counter()
+        figures: dict[str, Figure] = {}
+        occurrences: Counter[str] = Counter()
         for figure in self.study.figures:
             name = figure.plugin_name()
-            seen[name] += 1
-            if seen[name] > 1:
-                name = f"{name}-{seen[name]}"
-            named[name] = self._suited(figure)
-        return named
+            occurrences[name] += 1
+            if occurrences[name] > 1:
+                name = f"{name}-{occurrences[name]}"
+            figures[name] = self._suited(figure)
+        return figures
 
     def figure(self, name: str = "") -> Figure:
         """Return the study's figure of this name, or its first; any other figure with its default
@@ -339,11 +339,13 @@ def coverage(cells: Sequence[StudyCell], outcomes: Sequence[Outcome]) -> Coverag
     """Compare what a study asks for with what it got."""
     answered: Counter[Cell] = Counter()
     failed: Counter[Cell] = Counter()
-    for o in outcomes:
-        counter = answered if o.answered else failed
-        counter[o.cell] += 1
-    asked = sum(_asked(cell, answered[cell] + failed[cell]) for cell in dict.fromkeys(cells))
-    return Coverage(asked, answered.total(), failed.total())
+    for outcome in outcomes:
+        counter = answered if outcome.answered else failed
+        counter[outcome.cell] += 1
+    wanted_attempts = sum(
+        _asked(cell, answered[cell] + failed[cell]) for cell in dict.fromkeys(cells)
+    )
+    return Coverage(wanted_attempts, answered.total(), failed.total())
 
 
 def _asked(cell: StudyCell, tried: int) -> int:

@@ -218,8 +218,8 @@ def _table(plugin: str | type[Plugin] | Table) -> Table:
         return {"name": plugin}
     if not isinstance(plugin, Mapping):
         hint = "decorate a function with @ponder.task or @ponder.model" if callable(plugin) else ""
-        what = f"a task, model or figure is a name or a table of settings, not {plugin!r:.80}"
-        raise UserError(what, hint=hint)
+        message = f"a task, model or figure is a name or a table of settings, not {plugin!r:.80}"
+        raise UserError(message, hint=hint)
     name = plugin.get("name")
     if isinstance(name, type) and issubclass(name, Plugin):
         return {**plugin, "name": name.plugin_name()}

@@ -47,7 +47,7 @@ class Transcript:
 
     @cached_property
     def budget(self) -> int | None:
-        """The most completion tokens that one turn may take, with every call that the methods make."""
+        """The maximum of completion tokens per turn, with every call that the methods make."""
         limit = self.cell.turn_limit(0, None)
         return limit.completion_tokens if limit else None
 
@@ -97,8 +97,9 @@ class Transcript:
         return max(0, len(self.attempt.problem.turns) - MOST_TURNS)
 
     def request(self) -> str:
-        """Return what the model was last sent, as JSON: the messages, the seed, and its settings."""
-        cell, problem = self.cell, self.attempt.problem
+        """Return the last request as JSON: the messages, the seed and the model's settings."""
+        cell = self.cell
+        problem = self.attempt.problem
         last = max(0, min(len(self.attempt.completions), len(problem.turns)) - 1)
         messages = (
             *problem.opening(),
@@ -157,10 +158,10 @@ class Transcript:
         return html
 
     def _past(self, turns: int) -> Iterator[Message]:
-        for asked, reply in zip(
+        for question, reply in zip(
             self.attempt.problem.turns[:turns], self.attempt.completions, strict=False
         ):
-            yield Message("user", asked)
+            yield Message("user", question)
             yield history_message(self.cell.task, self.cell.memory, reply)
 
 

@@ -106,9 +106,9 @@ def export(
     if form == "trl":
         for record in (*records["train"], *records["test"]):
             if len(record.problem.turns) > 1:
-                what = f"problems of `{record.task['name']}` have several turns"
+                message = f"problems of `{record.task['name']}` have several turns"
                 hint = "--format verifiers can hold them"
-                raise UserError(f"{what}, and a row of TRL's has one", hint=hint)
+                raise UserError(f"{message}, and a row of TRL's has one", hint=hint)
         files = _trl(records, folder)
     else:
         files = _verifiers(study.name, records, folder)
@@ -117,10 +117,10 @@ def export(
 
 def _asked(study: Study) -> Iterator[Record]:
     """Yield the problems that the study asks, each once."""
-    seen = set[bytes]()
+    sources = set[bytes]()
     for cell in study.cells:
-        if cell.source not in seen and not study.chooses_sizes:
-            seen.add(cell.source)
+        if cell.source not in sources and not study.chooses_sizes:
+            sources.add(cell.source)
             for problem in cell.asked():
                 yield _record(cell.task, problem)
 

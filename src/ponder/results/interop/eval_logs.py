@@ -56,14 +56,14 @@ class Log(ABC):
 
     @abstractmethod
     def samples(self, size: str = "") -> Iterator[Sample]:
-        """Its samples.
+        """Yield its samples.
 
         `size` is the key of the metadata that holds a problem's size; "": all have size 0.
         """
 
 
 def decode(content: bytes, kind: type[T], where: str) -> T:
-    """JSON as a type. Unlike JSON proper, a log may hold NaN: a score that isn't there."""
+    """Decode JSON as a type. A log may hold NaN, which JSON proper doesn't have: no score."""
     check_values(content, where, LARGE)
     try:
         return msgspec.json.decode(content, type=kind)
@@ -84,17 +84,17 @@ def size_of(metadata: Mapping[str, Any], key: str, where: str) -> int:
     if not key:
         return 0
     if key not in metadata:
-        known = ", ".join(metadata) or "nothing"
+        keys = ", ".join(metadata) or "nothing"
         raise UserError(
             f"there is no `{key}`, the size that --size asks for",
             where=where,
-            hint=f"it has {known}",
+            hint=f"it has {keys}",
         )
     value = metadata[key]
     number = re.fullmatch(r"\D*(\d{1,15})(?:\.0+)?\D*", str(value))
     if isinstance(value, bool) or not number:
-        what = f"`{key}` is {json.dumps(value, default=str)[:60]}, which is not a size"
+        message = f"`{key}` is {json.dumps(value, default=str)[:60]}, which is not a size"
         raise UserError(
-            what, where=where, hint="--size needs whole numbers, or texts with one number"
+            message, where=where, hint="--size needs whole numbers, or texts with one number"
         )
     return int(number[1])

@@ -72,7 +72,7 @@ class Imported:
 
 @dataclass
 class _Survey:
-    """What a first reading of a log finds, so that a second one can store its attempts one by one."""
+    """What a first reading of a log finds; a second reading stores its attempts."""
 
     log: Log
     problems: dict[str, Problem] = field(default_factory=dict)
@@ -102,9 +102,11 @@ class _Survey:
         if problem.id not in self.problems:
             self.problem_bytes += len(_encoded(problem, self.log.path))
             if self.problem_bytes > MOST_PROBLEMS:
-                what = f"its problems take more than {MOST_PROBLEMS >> 20} MB"
+                message = f"its problems take more than {MOST_PROBLEMS >> 20} MB"
                 raise UserError(
-                    what, where=str(self.log.path), hint="import a part of the log, or leave it out"
+                    message,
+                    where=str(self.log.path),
+                    hint="import a part of the log, or leave it out",
                 )
         self.problems[problem.id] = problem
 
@@ -193,9 +195,9 @@ def _encoded(problem: Problem, file: Path) -> bytes:
     try:
         return msgspec.json.encode(problem, enc_hook=str) + b"\n"
     except (RecursionError, UnicodeEncodeError) as error:  # the latter: half a surrogate pair
-        what = f"problem {problem.id!r:.80} can't be written: {error}"
+        message = f"problem {problem.id!r:.80} can't be written: {error}"
         raise UserError(
-            what, where=str(file), hint="correct it in the log, or leave the log out"
+            message, where=str(file), hint="correct it in the log, or leave the log out"
         ) from None
 
 
@@ -265,14 +267,31 @@ def _problems(surveys: Sequence[_Survey], result: Imported) -> list[Problem]:
         for problem in survey.problems.values():
             first = problems.setdefault(problem.id, problem)
             if (first.gold, first.size) != (problem.gold, problem.size):
-                what = f"problem {problem.id} of {survey.log.task} has another target or size"
+                message = f"problem {problem.id} of {survey.log.task} has another target or size"
                 hint = "import logs of different data sets one by one, each with its own -o"
                 raise UserError(
-                    f"{what} than in an earlier log", where=str(survey.log.path), hint=hint
+                    f"{message} than in an earlier log", where=str(survey.log.path), hint=hint
                 )
             if first.turns != problem.turns:
                 result.reworded += 1
     return sorted(problems.values(), key=_order)
+
+
+def _order(problem: Problem) -> tuple[int, int, str]:
+    """Return what problems are sorted by: size, then ids that are numbers, then others."""
+    number = int(problem.id) if problem.id.isdecimal() else 2**62
+    return problem.size, number, problem.id
+
+
+def _possible_sizes(problems: Iterable[Sequence[Problem]]) -> list[str]:
+    """Return the keys of the problems' metadata that hold whole numbers."""
+    keys: dict[str, None] = {}
+    for of_task in problems:
+        for problem in of_task:
+            for key, value in problem.facts.items():
+                if type(value) is int:
+                    keys[key] = None
+    return list(keys)
 
 
 def _models(surveys: Iterable[_Survey]) -> dict[str, _Model]:
@@ -299,6 +318,19 @@ def _models(surveys: Iterable[_Survey]) -> dict[str, _Model]:
                 words.append(f"{key}={model.settings[key]}")
         models[visible(" ".join(words))] = model
     return models
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return a value without nulls, which TOML doesn't have."""
+    if isinstance(value, Mapping):
+        table = {}
+        for key, inner in value.items():
+            if inner is not None:
+                table[str(key)] = _without_nulls(inner)
+        return table
+    if isinstance(value, list):
+        return [_without_nulls(inner) for inner in value if inner is not None]
+    return value
 
 
 def _study(
@@ -421,9 +453,9 @@ def _attempt(sample: Sample, number: int, judge: Judge, tell_answers: bool, path
         return Attempt(sample.problem, number, "failed", visible(why)[:200], (sample.completion,))
     lowest_right = 1.0 if judge.right is None else judge.right
     if judge.right is None and score.value > 1:
-        what = f"`{judge.scorer}` gives scores above 1, such as {score.value:g}"
+        message = f"`{judge.scorer}` gives scores above 1, such as {score.value:g}"
         hint = "--right N says from which score on an attempt is right"
-        raise UserError(what, where=str(path), hint=hint)
+        raise UserError(message, where=str(path), hint=hint)
     ended: Ended = "wrong"
     why = "wrong answer"
     if score.value >= lowest_right:
@@ -436,33 +468,3 @@ def _attempt(sample: Sample, number: int, judge: Judge, tell_answers: bool, path
         ended = "unparsed"
         why = "no answer"
     return Attempt(sample.problem, number, ended, why, (sample.completion,), {"score": score.value})
-
-
-def _possible_sizes(problems: Iterable[Sequence[Problem]]) -> list[str]:
-    """Return the keys of the problems' metadata that hold whole numbers."""
-    keys: dict[str, None] = {}
-    for of_task in problems:
-        for problem in of_task:
-            for key, value in problem.facts.items():
-                if type(value) is int:
-                    keys[key] = None
-    return list(keys)
-
-
-def _order(problem: Problem) -> tuple[int, int, str]:
-    """Return what problems are sorted by: size, then ids that are numbers, then others."""
-    number = int(problem.id) if problem.id.isdecimal() else 2**62
-    return problem.size, number, problem.id
-
-
-def _without_nulls(value: Any) -> Any:
-    """Return a value without nulls, which TOML doesn't have."""
-    if isinstance(value, Mapping):
-        table = {}
-        for key, inner in value.items():
-            if inner is not None:
-                table[str(key)] = _without_nulls(inner)
-        return table
-    if isinstance(value, list):
-        return [_without_nulls(inner) for inner in value if inner is not None]
-    return value

@@ -191,23 +191,37 @@ def _header(path: Path) -> _Header:
         # A run that was killed has only what it wrote at its start.
         name = next((n for n in ("header.json", "_journal/start.json") if n in file.NameToInfo), "")
         if not name:
-            what = "this is a zip file, but not a log of Inspect"
+            message = "this is a zip file, but not a log of Inspect"
             raise UserError(
-                what, where=str(path), hint="an .eval file holds header.json and samples/"
+                message, where=str(path), hint="an .eval file holds header.json and samples/"
             )
         return decode(_member(file, name, path), _Header, f"{path}: {name}")
+
+
+def _scorers(header: _Header) -> tuple[str, ...]:
+    """Return the names of a log's scorers: the headline one first, then as they are declared."""
+    results = header.results or _Results()
+    names: dict[str, None] = {}
+    if results.headline and results.headline.scorer:
+        names[results.headline.scorer] = None
+    for scorer in header.eval.scorers or ():
+        names[scorer.name] = None
+    for result in results.scores:
+        names[result.scorer or result.name] = None
+    return tuple(names)
 
 
 def _opened(path: Path) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
     except (*BROKEN_ZIP, NotImplementedError):
-        what = "this is not a log of Inspect, or it is damaged"
-        raise UserError(what, where=str(path), hint="an .eval file is a zip file") from None
+        message = "this is not a log of Inspect, or it is damaged"
+        raise UserError(message, where=str(path), hint="an .eval file is a zip file") from None
 
 
 def _member(file: zipfile.ZipFile, name: str, path: Path) -> bytes:
-    info, where = file.getinfo(name), f"{path}: {name}"
+    info = file.getinfo(name)
+    where = f"{path}: {name}"
     if info.flag_bits & ENCRYPTED:
         raise UserError(
             "it is encrypted",
@@ -271,6 +285,41 @@ def _read(sample: _Sample, model: str, size: str, where: str) -> Sample:
     )
 
 
+def _reply(sample: _Sample, choice: _Choice | None) -> tuple[str, str]:
+    """Return thinking and answer: the last reply's text, and everything written before it."""
+    written = _written(sample)
+    replies = [number for number, message in enumerate(written) if message.role == "assistant"]
+    if choice:
+        last = choice.message
+    elif replies:
+        last = written[replies[-1]]
+    else:
+        return "", ""
+    before = written[: replies[-1]] if replies else []
+    thoughts = []
+    for message in before:
+        thoughts.append(_reasoning(message, sample.attachments))
+        text = _text(message, sample.attachments)
+        if text:
+            thoughts.append(f"[{message.role}] {text}")
+    thoughts.append(_reasoning(last, sample.attachments))
+    thinking = "\n\n".join(thought for thought in thoughts if thought)
+    return encodable(thinking), encodable(_text(last, sample.attachments))
+
+
+def _written(sample: _Sample) -> list[_Message]:
+    """Return the messages after the question, without system messages."""
+    questions = [_text(message, sample.attachments) for message in _input(sample)]
+    start = 0
+    if questions:
+        # The question comes first, perhaps after a system message that a solver has added.
+        for number, message in enumerate(sample.messages, 1):
+            if number >= len(questions) and _text(message, sample.attachments) == questions[-1]:
+                start = number
+                break
+    return [message for message in sample.messages[start:] if message.role != "system"]
+
+
 def _problem(sample: _Sample, size: int) -> Problem:
     """Return what a sample asks: its last message, with the messages before it as history."""
     system = []
@@ -297,15 +346,21 @@ def _problem(sample: _Sample, size: int) -> Problem:
     )
 
 
+def _input(sample: _Sample) -> list[_Message]:
+    if isinstance(sample.input, str):
+        return [_Message("user", sample.input)]
+    return sample.input
+
+
 def _text(message: _Message, attached: Mapping[str, str]) -> str:
     """Return a message's text, without its reasoning; what is not a text becomes `[image]`."""
     if isinstance(message.content, str):
         return _resolved(message.content, attached)
     texts = []
-    for part in message.content:
-        kind = part.get("type")
+    for item in message.content:
+        kind = item.get("type")
         if kind == "text":
-            texts.append(_resolved(str(part.get("text", "")), attached))
+            texts.append(_resolved(str(item.get("text", "")), attached))
         elif kind != "reasoning":
             texts.append(f"[{kind}]")
     return "".join(texts)
@@ -316,10 +371,10 @@ def _reasoning(message: _Message, attached: Mapping[str, str]) -> str:
     if isinstance(message.content, str):
         return ""
     texts = []
-    for part in message.content:
-        if part.get("type") == "reasoning":
-            key = "summary" if part.get("redacted") else "reasoning"
-            texts.append(_resolved(str(part.get(key) or ""), attached))
+    for item in message.content:
+        if item.get("type") == "reasoning":
+            key = "summary" if item.get("redacted") else "reasoning"
+            texts.append(_resolved(str(item.get(key) or ""), attached))
     return "\n\n".join(texts)
 
 
@@ -330,8 +385,15 @@ def _resolved(text: str, attached: Mapping[str, str]) -> str:
     return attached.get(text.removeprefix(ATTACHED), text)
 
 
+class _Counts(NamedTuple):
+    prompt: int
+    completion: int
+    thinking: int  # of the completion
+    cached: int  # of the prompt
+
+
 def _bill(sample: _Sample, model: str, reply: Reply) -> Bill:
-    """Return the tokens of the model that was evaluated, without those of a model that graded it."""
+    """Return the tokens of the evaluated model, without those of a model that graded it."""
     usages = list(sample.model_usage.values())
     if model in sample.model_usage:
         usages = [sample.model_usage[model]]
@@ -382,7 +444,7 @@ def _scores(sample: _Sample) -> dict[str, _Score]:
 
 
 def _flat(name: str, score: _Score) -> dict[str, Score]:
-    """Return a scorer's values by name: one that returns several counts as several, `grade.style`."""
+    """Return a scorer's values by name; each of several has its own: `grade.style`."""
     if not isinstance(score.value, dict) or not score.value:
         return {name: _score(score.value, score)}
     return {f"{name}.{key}": _score(value, score) for key, value in score.value.items()}
@@ -411,64 +473,3 @@ def _number(value: Any) -> float | None:
     if isinstance(value, bool | int | float) and math.isfinite(value):
         return float(value)
     return None
-
-
-def _input(sample: _Sample) -> list[_Message]:
-    if isinstance(sample.input, str):
-        return [_Message("user", sample.input)]
-    return sample.input
-
-
-def _reply(sample: _Sample, choice: _Choice | None) -> tuple[str, str]:
-    """Return thinking and answer: the last reply's text, and everything written before it."""
-    written = _written(sample)
-    replies = [number for number, message in enumerate(written) if message.role == "assistant"]
-    if choice:
-        last = choice.message
-    elif replies:
-        last = written[replies[-1]]
-    else:
-        return "", ""
-    before = written[: replies[-1]] if replies else []
-    thoughts = []
-    for message in before:
-        thoughts.append(_reasoning(message, sample.attachments))
-        text = _text(message, sample.attachments)
-        if text:
-            thoughts.append(f"[{message.role}] {text}")
-    thoughts.append(_reasoning(last, sample.attachments))
-    thinking = "\n\n".join(thought for thought in thoughts if thought)
-    return encodable(thinking), encodable(_text(last, sample.attachments))
-
-
-def _written(sample: _Sample) -> list[_Message]:
-    """Return the messages after the question, without system messages."""
-    asked = [_text(message, sample.attachments) for message in _input(sample)]
-    start = 0
-    if asked:
-        # The question comes first, perhaps after a system message that a solver has added.
-        for number, message in enumerate(sample.messages, 1):
-            if number >= len(asked) and _text(message, sample.attachments) == asked[-1]:
-                start = number
-                break
-    return [message for message in sample.messages[start:] if message.role != "system"]
-
-
-class _Counts(NamedTuple):
-    prompt: int
-    completion: int
-    thinking: int  # of the completion
-    cached: int  # of the prompt
-
-
-def _scorers(header: _Header) -> tuple[str, ...]:
-    """Return the names of a log's scorers: the headline one first, then as they are declared."""
-    results = header.results or _Results()
-    names: dict[str, None] = {}
-    if results.headline and results.headline.scorer:
-        names[results.headline.scorer] = None
-    for scorer in header.eval.scorers or ():
-        names[scorer.name] = None
-    for result in results.scores:
-        names[result.scorer or result.name] = None
-    return tuple(names)

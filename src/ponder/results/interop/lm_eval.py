@@ -102,9 +102,9 @@ def _lines(path: Path) -> Iterator[tuple[str, tuple[_Line, dict[str, Any]]]]:
             msgspec.ValidationError,
             UnicodeEncodeError,
         ) as error:  # the latter: half a surrogate pair
-            what = f"this is not a line of a samples file: {plain(error, 'an object')}"
+            message = f"this is not a line of a samples file: {plain(error, 'an object')}"
             hint = "lm_eval --log_samples writes them: samples_TASK_TIME.jsonl"
-            raise UserError(what, where=where, hint=hint) from None
+            raise UserError(message, where=where, hint=hint) from None
 
 
 def _scores(line: _Line, values: dict[str, Any]) -> dict[str, Score]:
@@ -148,8 +148,8 @@ def _read(line: _Line, size: int) -> Sample:
         facts=line.doc,
     )
     characters = len(problem.turns[0])
-    for shown in problem.opening():
-        characters += len(shown.content)
+    for opening in problem.opening():
+        characters += len(opening.content)
     cost = bill(Reply(thinking, answer, "end", ""), 0.0, prompt_estimate=characters // 4)
     return Sample(problem, 0, Completion(thinking, answer, "end", cost), {})
 
@@ -170,9 +170,9 @@ def _messages(arguments: Any) -> list[dict[str, str]]:
 
 
 def _text(replies: Any) -> str:
-    """Return the first reply of a list of lists. Likelihoods of choices stay as they are, as JSON."""
+    """Return the first reply of a list of lists; likelihoods of choices as JSON."""
     while isinstance(replies, list) and len(replies) == 1:
         replies = replies[0]
-    if isinstance(replies, list) and replies and all(isinstance(one, str) for one in replies):
+    if isinstance(replies, list) and replies and all(isinstance(reply, str) for reply in replies):
         return str(replies[0])
     return replies if isinstance(replies, str) else json.dumps(replies)

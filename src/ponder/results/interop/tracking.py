@@ -146,9 +146,11 @@ def _mlflow(study: Study, runs: Sequence[Tracked]) -> None:
     experiment_id = experiment.experiment_id if experiment else client.create_experiment(study.name)
     for tracked_run in runs:
         key = tracked_run.key
-        same = client.search_runs([experiment_id], f"tags.`ponder.key` = '{key}'", max_results=1)
-        if same:
-            run = same[0]
+        existing_runs = client.search_runs(
+            [experiment_id], f"tags.`ponder.key` = '{key}'", max_results=1
+        )
+        if existing_runs:
+            run = existing_runs[0]
         else:
             tags = {"ponder.key": key, "ponder.study": study.title or study.name}
             run = client.create_run(experiment_id, tags=tags, run_name=tracked_run.name)
@@ -169,34 +171,38 @@ def _mlflow(study: Study, runs: Sequence[Tracked]) -> None:
 def _wandb(study: Study, runs: Sequence[Tracked]) -> None:
     import wandb
 
-    for one in runs:
+    for tracked_run in runs:
         about: dict[str, Any] = {
             "group": study.name,
-            "name": one.name,
-            "id": one.key,
+            "name": tracked_run.name,
+            "id": tracked_run.key,
             "resume": "allow",
         }
         with wandb.init(
-            project="ponder", config={**one.settings, "study": study.name}, **about
+            project="ponder", config={**tracked_run.settings, "study": study.name}, **about
         ) as run:
-            run.summary.update(dict(one.metrics))
-            if one.by_size:
+            run.summary.update(dict(tracked_run.metrics))
+            if tracked_run.by_size:
                 names = list(
-                    dict.fromkeys(name for values in one.by_size.values() for name in values)
+                    dict.fromkeys(
+                        name for values in tracked_run.by_size.values() for name in values
+                    )
                 )
                 rows = [
                     [size, *(values.get(name) for name in names)]
-                    for size, values in one.by_size.items()
+                    for size, values in tracked_run.by_size.items()
                 ]
                 run.log({"by_size": wandb.Table(columns=["size", *names], data=rows)})
             pictures = {
-                file.stem: wandb.Image(str(file)) for file in one.files if file.suffix == ".png"
+                file.stem: wandb.Image(str(file))
+                for file in tracked_run.files
+                if file.suffix == ".png"
             }
             if pictures:
                 run.log(pictures)
-            if one.files:
-                report = wandb.Artifact(f"{one.key}-report", type="report")
-                for file in one.files:
+            if tracked_run.files:
+                report = wandb.Artifact(f"{tracked_run.key}-report", type="report")
+                for file in tracked_run.files:
                     report.add_file(str(file))
                 run.log_artifact(report)
 

@@ -42,7 +42,7 @@ class ProblemTask(vf.Task[ProblemData]):  # type: ignore[misc]
         return float(self.record.grade(replies).correct)
 
     async def validate(self, runtime: Any) -> bool:  # noqa: ARG002 the interface
-        """Whether the task's own solution is graded right."""
+        """Return whether the task's own solution is graded right."""
         return self.record.solution().correct
 
 
@@ -57,10 +57,10 @@ class Problems(vf.Taskset[ProblemTask, Config]):  # type: ignore[misc]
     def load(self) -> Iterator[ProblemTask]:
         for record in read(self.folder, self.config.split):
             problem = record.problem
-            shown = [{"role": m.role, "content": m.content} for m in problem.history]
+            history = [{"role": m.role, "content": m.content} for m in problem.history]
             prompt = (
-                [*shown, {"role": "user", "content": problem.turns[0]}]
-                if shown
+                [*history, {"role": "user", "content": problem.turns[0]}]
+                if history
                 else problem.turns[0]
             )
             data = ProblemData(

@@ -50,7 +50,8 @@ class View:
     """
 
     def __init__(self, stores: dict[str, ViewedStore], given: Sequence[Study] = ()) -> None:
-        self.stores, self.given = stores, given
+        self.stores = stores
+        self.given = given
         self.estimates = Estimates()
         self.stopping: Callable[[], bool] = lambda: False  # whether streams should end
         self._templates = templates()
@@ -95,8 +96,8 @@ class View:
     async def refused(self, _: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         # Starlette's own words
-        what = "there is no such page" if error.detail == "Not Found" else str(error.detail)
-        problem = UserError(what, hint="start at the list of studies")
+        message = "there is no such page" if error.detail == "Not Found" else str(error.detail)
+        problem = UserError(message, hint="start at the list of studies")
         return self._render("view/error.html", error.status_code, title="Not found", error=problem)
 
     async def broken(self, _: Request, error: Exception) -> Response:
@@ -124,8 +125,8 @@ class View:
 
     def home(self, request: Request) -> Response:  # noqa: ARG002 as every page
         shelves = pages.shelves(self.stores.values(), self.given)
-        shown = {card["study"].name for shelf in shelves for card in shelf.studies}
-        not_run = [study.name for study in self.given if study.name not in shown]
+        stored_names = {card["study"].name for shelf in shelves for card in shelf.studies}
+        not_run = [study.name for study in self.given if study.name not in stored_names]
         return self._render("view/home.html", title="Studies", shelves=shelves, not_run=not_run)
 
     def study(self, request: Request) -> Response:
@@ -228,8 +229,8 @@ class View:
         ending = request.path_params["ending"]
         if ending not in pages.PICTURES:
             raise HTTPException(404, f"there is no picture of the kind {ending}")
-        drawn = self.estimates.picture(self._download_request(study, request), name, ending)
-        return _file(drawn, pages.PICTURES[ending], f"{study.name}-{name}.{ending}")
+        content = self.estimates.picture(self._download_request(study, request), name, ending)
+        return _file(content, pages.PICTURES[ending], f"{study.name}-{name}.{ending}")
 
     def table(self, request: Request) -> Response:
         study = self._study(request)
@@ -276,7 +277,7 @@ class Rate:
 def _events(
     store: ViewedStore, name: str, given: Sequence[Study], stopping: Callable[[], bool]
 ) -> StreamingResponse:
-    """Events for as long as somebody listens."""
+    """Stream events for as long as somebody listens."""
 
     def look(rate: Rate) -> str:
         study = study_named(store, name, given)
@@ -285,11 +286,14 @@ def _events(
         return json.dumps(progress(study, rate.add(study.answered, time.monotonic())))
 
     async def events() -> AsyncIterator[str]:
-        rate, seen, sent, running = Rate(), None, time.monotonic(), None
+        rate = Rate()
+        last_state = None
+        sent = time.monotonic()
         while not stopping():
-            now = (store.version, store.running)
-            if now != (seen, running):
-                (seen, running), began = now, time.monotonic()
+            state = (store.version, store.running)
+            if state != last_state:
+                last_state = state
+                began = time.monotonic()
                 yield f"data: {await run_in_threadpool(look, rate)}\n\n"
                 sent = time.monotonic()
                 # At most a tenth of one core goes into looking, however large the store is.

@@ -86,20 +86,20 @@ class Shelf(NamedTuple):
 
 def shelves(stores: Iterable[ViewedStore], given: Sequence[Study]) -> list[Shelf]:
     """Return the stores with their studies; `given` are the studies whose files were named."""
-    shown = []
+    filled = []
     for store in stores:
         if not store.path.is_file():
-            shown.append(Shelf(store, exists=False))
+            filled.append(Shelf(store, exists=False))
             continue
         try:
             cards = []
             for study in studies(store, given):
                 reached = progress(study) if study.study else None
                 cards.append({"study": study, "progress": reached})
-            shown.append(Shelf(store, exists=True, studies=cards))
+            filled.append(Shelf(store, exists=True, studies=cards))
         except UserError as error:
-            shown.append(Shelf(store, exists=True, error=error.in_terminal()))
-    return shown
+            filled.append(Shelf(store, exists=True, error=error.in_terminal()))
+    return filled
 
 
 def study_page(study: ViewedStudy, query: Query, left_out: Sequence[str]) -> dict[str, Any]:
@@ -129,16 +129,16 @@ def left_out(query: Query) -> list[str]:
 
 def by_model(study: ViewedStudy, query: Query) -> list[dict[str, Any]]:
     """Count how the attempts of each model ended, by task if there are several."""
-    chosen, _ = chosen_cells(study, query.chosen)
+    cell_numbers, _ = chosen_cells(study, query.chosen)
     several_tasks = len({cell.task_key for cell in study.cells}) > 1
     cells_of_model: dict[tuple[bytes, bytes], list[int]] = {}
-    for number in sorted(chosen):
+    for number in sorted(cell_numbers):
         cell = study.cells[number]
         task_key = cell.task_key if several_tasks else b""
         cells_of_model.setdefault((cell.model_key, task_key), []).append(number)
     index = study.index
     attempts_address = address(study, "attempts")
-    shown = []
+    counted = []
     for cells in cells_of_model.values():
         rows = study.rows[np.isin(study.cell_of[study.rows], cells)]
         if not len(rows):
@@ -156,7 +156,7 @@ def by_model(study: ViewedStudy, query: Query) -> list[dict[str, Any]]:
         counts = np.bincount(index.ended[rows], minlength=len(ENDINGS)).tolist()
         ended = dict(zip(ENDINGS, counts, strict=True))
         del ended[ENDINGS[OPEN]]
-        shown.append(
+        counted.append(
             {
                 "model": label.model,
                 "task": task,
@@ -167,7 +167,7 @@ def by_model(study: ViewedStudy, query: Query) -> list[dict[str, Any]]:
                 "longest": attempts_address + longest_wrong(of_model).address(),
             }
         )
-    return shown
+    return counted
 
 
 def longest_wrong(query: Query) -> Query:
@@ -206,13 +206,13 @@ def facets(study: ViewedStudy, query: Query, page: str) -> list[Facet]:
         values.setdefault(name, settings)
     if page == "attempts":
         values["ended"] = ENDINGS[1:]
-    shown = []
+    filters = []
     for name, choices in values.items():
         if len(choices) > 1:
-            chosen = query.values(name)
-            links = [(v, query.toggled(name, v).address() or "?", v in chosen) for v in choices]
-            shown.append(Facet(name, links))
-    return shown
+            active = query.values(name)
+            links = [(v, query.toggled(name, v).address() or "?", v in active) for v in choices]
+            filters.append(Facet(name, links))
+    return filters
 
 
 def swept(study: ViewedStudy) -> dict[str, list[str]]:
@@ -238,7 +238,7 @@ def _order(value: str) -> tuple[bool, float, str]:
 
 def chips(study: ViewedStudy, query: Query) -> list[tuple[str, str]]:
     """Return the filters of an address as texts, each with the address without it."""
-    shown = []
+    filters = []
     for name, value in query.chosen:
         text = f"{name}: {value}"
         if name == "problem":
@@ -247,20 +247,20 @@ def chips(study: ViewedStudy, query: Query) -> list[tuple[str, str]]:
             text = f"attempt {value}"
         elif name == "cells":
             text = _cells_name(study, value)
-        shown.append((text, query.toggled(name, value)))
+        filters.append((text, query.toggled(name, value)))
     if query.q:
-        shown.append((f"text: {query.q}", query.with_(q="")))
+        filters.append((f"text: {query.q}", query.with_(q="")))
     if query.against:
-        other = "another model" if query.against == "any" else query.against
-        shown.append((f"right here, wrong with {other}", query.with_(against="")))
-    return [(text, without.address() or "?") for text, without in shown]
+        opponent = "another model" if query.against == "any" else query.against
+        filters.append((f"right here, wrong with {opponent}", query.with_(against="")))
+    return [(text, without.address() or "?") for text, without in filters]
 
 
 def _cells_name(study: ViewedStudy, value: str) -> str:
     """Describe the cells that an address names by their keys."""
     numbers, _ = chosen_cells(study, (("cells", value),))
-    chosen = [study.cells[n] for n in sorted(numbers)]
-    return group_label(chosen, study.cells) or count(len(chosen), "cell")
+    cells = [study.cells[n] for n in sorted(numbers)]
+    return group_label(cells, study.cells) or count(len(cells), "cell")
 
 
 def _problem_name(study: ViewedStudy, row: str) -> str:
@@ -286,13 +286,13 @@ def figures(
     """
     if download_query is None:
         download_query = query.address()
-    shown = []
+    values = []
     for figure in drawn:
         downloads = []
         for ending in PICTURES:
             file = address(study, "figure", f"{figure.name}.{ending}")
             downloads.append((ending.upper(), file + download_query))
-        shown.append(
+        values.append(
             {
                 "figure": figure,
                 "picture": None,
@@ -301,7 +301,7 @@ def figures(
                 "tables": _tables(study, figure, download_query),
             }
         )
-    return shown
+    return values
 
 
 def _addresses(study: ViewedStudy, figure: DrawnFigure) -> dict[str, str]:
@@ -309,10 +309,10 @@ def _addresses(study: ViewedStudy, figure: DrawnFigure) -> dict[str, str]:
     attempts = address(study, "attempts")
     addresses = {}
     for basis, group in figure.groups.items():
-        shown = group
+        linked = group
         if not study.failed and len(group.ended) == len(ANSWERED):  # all of them are answered
-            shown = group._replace(ended=())
-        addresses[basis] = attempts + behind(shown).address()
+            linked = group._replace(ended=())
+        addresses[basis] = attempts + behind(linked).address()
     return addresses
 
 
@@ -351,30 +351,30 @@ def address(study: ViewedStudy, *parts: object, **query: object) -> str:
 
 def attempts_page(study: ViewedStudy, query: Query) -> dict[str, Any]:
     """Return the values of a list of attempts: one page of those that a query chooses."""
-    found = find(study, query)
+    matching = find(study, query)
     searched = None
     previous_page = None
     next_page = None
     if query.q:
-        rows, searched = search(study, found.rows, query, PAGE, SEARCH_SECONDS)
+        rows, searched = search(study, matching.rows, query, PAGE, SEARCH_SECONDS)
         pages: dict[str, Any] = {"pages": 1}
-        if searched < len(found.rows):
+        if searched < len(matching.rows):
             next_page = query.with_(start=searched).address()
     else:
-        number = min(query.page, found.pages)
-        rows = found.page(number).tolist()
-        pages = {"pages": found.pages, "number": number}
-        if number < found.pages:
+        number = min(query.page, matching.pages)
+        rows = matching.page(number).tolist()
+        pages = {"pages": matching.pages, "number": number}
+        if number < matching.pages:
             next_page = query.with_(page=number + 1).address()
         if number > 1:
             previous_page = query.with_(page=number - 1).address() or "?"
     columns = _list_columns(study, query)
     return {
         **pages,
-        "total": len(found.rows),
+        "total": len(matching.rows),
         "next": next_page,
         "previous": previous_page,
-        "unknown": found.unknown,
+        "unknown": matching.unknown,
         "not_filters": not_filters(study, query.chosen),
         "rows": rows,
         "looked": searched,
@@ -389,10 +389,20 @@ def attempts_page(study: ViewedStudy, query: Query) -> dict[str, Any]:
     }
 
 
+def _list_columns(study: ViewedStudy, query: Query) -> list[str]:
+    """Return the columns that a list has: those of the address, or the usual ones."""
+    if query.columns:
+        return [column for column in query.columns.split(",") if column in COLUMNS]
+    columns = list(USUAL)
+    if len({cell.task_key for cell in study.cells}) == 1:
+        columns.remove("task")
+    return columns
+
+
 def _with_column(query: Query, columns: Sequence[str], column: str) -> str:
     """Return the address that adds a column to a list, or removes it."""
-    chosen = [other for other in COLUMNS if (other in columns) != (other == column)]
-    return query.with_(columns=",".join(chosen), page=query.page).address()
+    wanted_columns = [name for name in COLUMNS if (name in columns) != (name == column)]
+    return query.with_(columns=",".join(wanted_columns), page=query.page).address()
 
 
 def _sort(query: Query, column: str) -> tuple[str, str]:
@@ -401,13 +411,13 @@ def _sort(query: Query, column: str) -> tuple[str, str]:
     if column in ("model", "size", "ended"):
         orders.reverse()
     first, second = orders
-    now = ""
+    order = ""
     if query.sort == column:
-        now = "ascending"
+        order = "ascending"
     elif query.sort == f"-{column}":
-        now = "descending"
-    wanted = second if query.sort == first else first
-    return query.with_(sort=wanted).address(), now
+        order = "descending"
+    next_order = second if query.sort == first else first
+    return query.with_(sort=next_order).address(), order
 
 
 def ready_filters(study: ViewedStudy, query: Query) -> list[tuple[str, str]]:
@@ -433,11 +443,11 @@ def listed(study: ViewedStudy, rows: Sequence[int]) -> list[dict[str, Any]]:
         marks = ",".join("?" * len(problems))
         sql = f"SELECT id, name FROM problem WHERE id IN ({marks})"  # noqa: S608 question marks
         names = dict(study.store.rows(sql, problems))
-    shown = []
+    attempts = []
     for row in rows:
         cell = study.cells[study.cell_of[row]]
         problem = int(index.problem[row])
-        shown.append(
+        attempts.append(
             {
                 "id": int(index.id[row]),
                 "ended": ENDINGS[index.ended[row]],
@@ -455,7 +465,7 @@ def listed(study: ViewedStudy, rows: Sequence[int]) -> list[dict[str, Any]]:
                 "problem_row": problem,
             }
         )
-    return shown
+    return attempts
 
 
 def transcript(study: ViewedStudy, attempt: int) -> Transcript | None:
@@ -477,8 +487,8 @@ def attempt_page(study: ViewedStudy, query: Query, attempt: int) -> dict[str, An
     """Return the values of a transcript's page, with its neighbours in the list of a query."""
     if attempt >= 2**63:  # SQLite has no larger number
         return None
-    shown = transcript(study, attempt)
-    if shown is None:
+    opened = transcript(study, attempt)
+    if opened is None:
         return None
     index = study.index
     around: dict[str, Any] = {"previous": None, "next": None, "place": None, "total": 0}
@@ -487,18 +497,18 @@ def attempt_page(study: ViewedStudy, query: Query, attempt: int) -> dict[str, An
         around["total"] = len(rows)
         places = np.flatnonzero(index.id[rows] == attempt)
         if len(places):
-            place = int(places[0])
-            around["place"] = place
-            if place > 0:
-                around["previous"] = int(index.id[rows[place - 1]])
-            if place + 1 < len(rows):
-                around["next"] = int(index.id[rows[place + 1]])
-    same = study.rows[index.problem[study.rows] == shown.problem_row]
+            position = int(places[0])
+            around["place"] = position
+            if position > 0:
+                around["previous"] = int(index.id[rows[position - 1]])
+            if position + 1 < len(rows):
+                around["next"] = int(index.id[rows[position + 1]])
+    attempts_at_problem = study.rows[index.problem[study.rows] == opened.problem_row]
     return {
-        "one": shown,
+        "one": opened,
         "around": around,
-        "same": listed(study, same[:24].tolist()),
-        "same_total": len(same),
+        "same": listed(study, attempts_at_problem[:24].tolist()),
+        "same_total": len(attempts_at_problem),
     }
 
 
@@ -542,6 +552,14 @@ def pair_request(study: ViewedStudy, two: Pair) -> FigureRequest:
     return figure_request(study, _cells(study, *two), figures=[figure])
 
 
+def _cells(study: ViewedStudy, *variants: str) -> list[int]:
+    """Return the numbers of the cells of some variants."""
+    called: set[StudyCell] = set()
+    for name in variants:
+        called.update(cells_called(study.cells, "variant", name))
+    return [number for number, cell in enumerate(study.cells) if cell in called]
+
+
 def compare_command(study: ViewedStudy, two: Pair) -> str:
     """Return the command that makes the same comparison in a terminal."""
     name = f"{study.name}.toml"
@@ -562,17 +580,19 @@ def disagreements(study: ViewedStudy, two: Pair) -> list[dict[str, Any]]:
     """Return the problems that only one of two models got right, each with an attempt of both."""
     index = study.index
     attempts = {name: _attempts(study, name) for name in two}
-    asked = {name: set(index.problem[rows].tolist()) for name, rows in attempts.items()}
+    asked_problems = {name: set(index.problem[rows].tolist()) for name, rows in attempts.items()}
     right = {}
     for name, rows in attempts.items():
         right_rows = rows[index.ended[rows] == RIGHT]
         right[name] = set(index.problem[right_rows].tolist())
     kinds = []
     for letter, winner, loser in (("A", two.a, two.b), ("B", two.b, two.a)):
-        problems = sorted(asked[winner] & asked[loser] & right[winner] - right[loser])
-        shown = problems[:SHOWN]
-        of_a = _first(study, attempts[two.a], shown, right=winner == two.a)
-        of_b = _first(study, attempts[two.b], shown, right=winner == two.b)
+        problems = sorted(
+            asked_problems[winner] & asked_problems[loser] & right[winner] - right[loser]
+        )
+        listed_problems = problems[:SHOWN]
+        of_a = _first(study, attempts[two.a], listed_problems, right=winner == two.a)
+        of_b = _first(study, attempts[two.b], listed_problems, right=winner == two.b)
         every = Query((("variant", winner),), against=loser, sort="size")
         kinds.append(
             {
@@ -583,14 +603,6 @@ def disagreements(study: ViewedStudy, two: Pair) -> list[dict[str, Any]]:
             }
         )
     return kinds
-
-
-def _cells(study: ViewedStudy, *variants: str) -> list[int]:
-    """Return the numbers of the cells of some variants."""
-    chosen: set[StudyCell] = set()
-    for name in variants:
-        chosen.update(cells_called(study.cells, "variant", name))
-    return [number for number, cell in enumerate(study.cells) if cell in chosen]
 
 
 def _attempts(study: ViewedStudy, variant: str) -> Whole:
@@ -605,18 +617,8 @@ def _first(
 ) -> list[dict[str, Any]]:
     """Return for each problem the first attempt at it that is right, or wrong."""
     index = study.index
-    chosen = rows[(index.ended[rows] == RIGHT) == right]
+    graded = rows[(index.ended[rows] == RIGHT) == right]
     first: dict[int, int] = {}
-    for row in chosen.tolist():
+    for row in graded.tolist():
         first.setdefault(int(index.problem[row]), row)
     return listed(study, [first[problem] for problem in problems])
-
-
-def _list_columns(study: ViewedStudy, query: Query) -> list[str]:
-    """Return the columns that a list has: those of the address, or the usual ones."""
-    if query.columns:
-        return [column for column in query.columns.split(",") if column in COLUMNS]
-    columns = list(USUAL)
-    if len({cell.task_key for cell in study.cells}) == 1:
-        columns.remove("task")
-    return columns

@@ -69,15 +69,15 @@ class Query:
         """Parse the part of an address after the question mark; what makes no sense is left out."""
         pairs = parse_qsl(text, max_num_fields=200)
         last = dict(pairs)
-        chosen: dict[tuple[str, str], None] = {}
+        filters: dict[tuple[str, str], None] = {}
         for name, value in pairs:
             if name not in _SINGLE:
-                chosen[name, value] = None
+                filters[name, value] = None
         sort = last.get("sort", "id")
         if sort.removeprefix("-") not in (*SORTS, "size", "model"):
             sort = "id"
         return cls(
-            chosen=tuple(chosen),
+            chosen=tuple(filters),
             q=last.get("q", "").strip()[:200],
             against=last.get("against", ""),
             sort=sort,
@@ -116,7 +116,7 @@ class Query:
         """Return the query with a filter added, or removed if it has it."""
         pair = (name, str(value))
         if pair in self.chosen:
-            return self.with_(chosen=tuple(other for other in self.chosen if other != pair))
+            return self.with_(chosen=tuple(filter_ for filter_ in self.chosen if filter_ != pair))
         return self.with_(chosen=(*self.chosen, pair))
 
     def of_cells(self) -> Query:
@@ -210,6 +210,13 @@ def _matching(study: ViewedStudy, name: str, value: str) -> set[int]:
     return numbers
 
 
+def method_names(cell: StudyCell) -> list[str]:
+    """Return the names of a cell's methods, as a filter names them: `none` if there are none."""
+    if not cell.chain:
+        return ["none"]
+    return [use.name for use in cell.chain]
+
+
 def find(study: ViewedStudy, query: Query) -> Found:
     """Choose and sort attempts, without reading a text."""
     cells, unknown = chosen_cells(study, query.chosen)
@@ -248,7 +255,7 @@ def _id(value: str) -> int | None:
 
 
 def _right_here(study: ViewedStudy, against: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return which attempts are right, at problems that `against`, or any other model, got wrong."""
+    """Return which attempts are right where `against`, or any other model, is wrong."""
     index = study.index
     rows = study.rows
     problem = index.problem[rows]
@@ -256,10 +263,10 @@ def _right_here(study: ViewedStudy, against: str) -> np.ndarray[Any, np.dtype[np
     failed = index.ended[rows] == FAILED
     wrong = ~right & ~failed
     if against != "any":
-        others = _matching(study, "model", against) | _matching(study, "variant", against)
-        of_others = np.isin(study.cell_of[rows], sorted(others))
-        wrong_problems = problem[wrong & of_others]
-        return np.asarray(right & ~of_others & np.isin(problem, wrong_problems))
+        other_cells = _matching(study, "model", against) | _matching(study, "variant", against)
+        is_of_others = np.isin(study.cell_of[rows], sorted(other_cells))
+        wrong_problems = problem[wrong & is_of_others]
+        return np.asarray(right & ~is_of_others & np.isin(problem, wrong_problems))
     model_of_cell = np.array(_ranks([cell.model_key for cell in study.cells]) or [0])
     model = model_of_cell[study.cell_of[rows]]
     models = int(model.max(initial=0)) + 1
@@ -304,8 +311,8 @@ def search(
     Texts are compressed in the store: 200,000 long ones take a minute, so a page searches some and
     offers to continue.
     """
-    wanted = query.q.casefold()
-    in_reason = [wanted in reason.casefold() for reason in study.index.reasons]
+    needle = query.q.casefold()
+    in_reason = [needle in reason.casefold() for reason in study.index.reasons]
     hits: list[int] = []
     searched = query.start
     deadline = time.monotonic() + seconds
@@ -314,18 +321,11 @@ def search(
             for row in rows[searched : searched + 100].tolist():
                 searched += 1
                 attempt = int(study.index.id[row])
-                if in_reason[study.index.why[row]] or _in_texts(db, attempt, wanted):
+                if in_reason[study.index.why[row]] or _in_texts(db, attempt, needle):
                     hits.append(row)
                     if len(hits) == most:
                         break
     return hits, searched
-
-
-def method_names(cell: StudyCell) -> list[str]:
-    """Return the names of a cell's methods, as a filter names them: `none` if there are none."""
-    if not cell.chain:
-        return ["none"]
-    return [use.name for use in cell.chain]
 
 
 def _in_texts(db: sqlite3.Connection, attempt: int, wanted: str) -> bool:

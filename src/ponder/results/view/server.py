@@ -65,10 +65,10 @@ def bound(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listening.close()
         why = getattr(error, "strerror", None) or str(error)
-        taken = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
+        in_use = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
         hint = (
             "use another: --port 0 takes any free one"
-            if taken
+            if in_use
             else "--host is an address of this machine"
         )
         raise UserError(f"can't serve on {host}, port {port}: {why}", hint=hint) from None
@@ -123,7 +123,7 @@ def _connection_limit() -> int:
 
 
 class _Connection(H11Protocol):
-    """A connection that must send its request in time, and gives way to a newer one while it waits."""
+    """A connection with a deadline for its request; while it waits, a newer one may replace it."""
 
     most_connections: int
     seconds: float
@@ -190,10 +190,12 @@ def serve(
     # Without file descriptors asyncio would say so thousands of times a second.
     logging.getLogger("asyncio").addFilter(_FirstTime())
     view.estimates.warm()
-    shown = (
-        f"[{host}]" if ":" in host else socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104
-    )
-    told(f"http://{shown}:{listening.getsockname()[1]}/?token={token}")
+    shown_host = host
+    if host == "0.0.0.0":  # noqa: S104 all addresses of this machine
+        shown_host = socket.gethostname()
+    elif ":" in host:
+        shown_host = f"[{host}]"
+    told(f"http://{shown_host}:{listening.getsockname()[1]}/?token={token}")
     # The server sends itself the signal again that ended it, after the streams are closed; the rest
     # is to be ended too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 Whole: TypeAlias = npt.NDArray[np.int64]
 OPEN, RIGHT, WRONG, UNPARSED, TRUNCATED, FAILED = range(len(ENDINGS))
-READ = """SELECT id, cell, problem, sample, status, correct, why, prompt_tokens, thinking_tokens, answer_tokens, seconds
+READ = """SELECT id, cell, problem, sample, status, correct, why,
+                 prompt_tokens, thinking_tokens, answer_tokens, seconds
           FROM attempt WHERE id > ? ORDER BY id"""
 # the columns of an `Index` that are read from the store, in the order of `READ`
 COLUMNS = (
@@ -145,12 +146,15 @@ class ViewedStore:
     """A store file. It may not exist yet: a run creates it, and then it is here."""
 
     def __init__(self, path: Path, name: str) -> None:
-        self.path, self.name = path, name
+        self.path = path
+        self.name = name
         self.known: dict[str, Any] = {}  # its studies, as they were last read
         self._lock = threading.RLock()
         self._db: sqlite3.Connection | None = None
         self._file = 0  # its inode
-        self._index, self._indexed, self._growing = Index(), (0, 0), False
+        self._index = Index()
+        self._indexed = (0, 0)  # the version of the index
+        self._growing = False
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -165,7 +169,8 @@ class ViewedStore:
                     f"there is no store {self.path}", hint="`ponder run STUDY` creates it"
                 )
             if self._db is None:
-                self._db, self._file = connect(self.path, write=False), file
+                self._db = connect(self.path, write=False)
+                self._file = file
             yield self._db
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -190,14 +195,14 @@ class ViewedStore:
                 # Only while a run writes are attempts just added; otherwise they may have been
                 # graded again.
                 growing, self._growing = self._growing, self.running
-                known = (
+                base = (
                     self._index
                     if growing and self._growing and version[0] == self._indexed[0]
                     else Index()
                 )
                 db.execute("BEGIN")  # one moment, though a run may be writing
                 try:
-                    self._index = known.refreshed(db)
+                    self._index = base.refreshed(db)
                 except (
                     ValueError,
                     TypeError,
@@ -235,11 +240,13 @@ class ViewedStore:
 
 
 def opened(paths: Sequence[Path]) -> dict[str, ViewedStore]:
-    """Return the stores by their names in addresses: the files' names, numbered where two are equal."""
+    """Return the stores by the names of their files, numbered where two are equal."""
     stores: dict[str, ViewedStore] = {}
     for path in dict.fromkeys(paths):
-        name, n = path.stem, 2
+        name = path.stem
+        number = 1
         while name in stores:
-            name, n = f"{path.stem}-{n}", n + 1
+            number += 1
+            name = f"{path.stem}-{number}"
         stores[name] = ViewedStore(path, name)
     return stores

@@ -20,7 +20,8 @@ from ponder.store.file import DamagedStore
 from ponder.study.cell import StudyCell
 
 FAILURES = 5  # that the page shows
-RUNS = "SELECT name, resolved, started, tokens, cost, lost_tokens, held_tokens, held_cost FROM study ORDER BY rowid"
+RUNS = """SELECT name, resolved, started, tokens, cost, lost_tokens, held_tokens, held_cost
+          FROM study ORDER BY rowid"""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,9 @@ class ViewedStudy:
     def __init__(
         self, store: ViewedStore, runs: Runs, study: Study | None, error: str = ""
     ) -> None:
-        self.store, self.runs, self.error = store, runs, error
+        self.store = store
+        self.runs = runs
+        self.error = error
         self.study = study
         self.results = Results(study, store.path) if study else None
         self.index: Index = store.index
@@ -85,10 +88,10 @@ class ViewedStudy:
                 most_problems[row] = 2**62
                 if cell.quota.problems is not None:
                     most_problems[row] = cell.quota.problems
-        asked = index.positions[index.problem] < most_problems[index.cell]
-        asked &= index.sample < most_samples[index.cell]
-        asked &= index.ended != OPEN
-        return np.where(asked, numbers[index.cell], -1)
+        is_asked = index.positions[index.problem] < most_problems[index.cell]
+        is_asked &= index.sample < most_samples[index.cell]
+        is_asked &= index.ended != OPEN
+        return np.where(is_asked, numbers[index.cell], -1)
 
     @cached_property
     def rows(self) -> Whole:
@@ -269,7 +272,7 @@ def _built(resolved: str) -> tuple[Study | None, str]:
 
 
 def studies(store: ViewedStore, given: Sequence[Study] = ()) -> list[ViewedStudy]:
-    """Every study of a store.
+    """Return every study of a store.
 
     One whose file was given is shown as the file says now, others as they were last run.
     """
