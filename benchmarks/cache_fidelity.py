@@ -154,9 +154,16 @@ def kvpress(
 ) -> dict[str, Any]:
     """The same from kvpress, and its seconds per token."""
     order = {
-        "model": str(folder), "ids": ids, "target": TARGET, "interval": INTERVAL, "first": PROMPT - 1, "every": EVERY,
-        "presses": presses, "timed": timed, "seed": sum(ids),
-    }  # fmt: skip
+        "model": str(folder),
+        "ids": ids,
+        "target": TARGET,
+        "interval": INTERVAL,
+        "first": PROMPT - 1,
+        "every": EVERY,
+        "presses": presses,
+        "timed": timed,
+        "seed": sum(ids),
+    }
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "order.json").write_text(json.dumps(order))
         peer = [
@@ -315,7 +322,8 @@ def show(texts: Sequence[Kept]) -> None:
         cells = ["{:.1%} ± {:.1%}".format(*mean(a)) if len(a) > 1 else "—" for a in agreements]
         same.append([name, *cells])
     print(
-        "KL from the full cache, nats per token; mean ± standard error (texts), differences text by text"
+        "KL from the full cache, nats per token; mean ± standard error (texts), "
+        "differences text by text"
     )
     print(table(rows, ["policy", *heads]))
     print("\nSame most likely token")
@@ -350,7 +358,8 @@ def show_times(text: Kept) -> None:
     rows = [[n, f"{own[n] / own['full']:.2f}×", f"{other[n] / other['full']:.2f}×"] for n in names]
     full = f"{1000 * own['full']:.0f} and {1000 * other['full']:.0f} ms"
     print(
-        f"\nCPU per token, of the stock full cache's with {TOKENS} tokens in the same environment ({full})"
+        f"\nCPU per token, of the stock full cache's with {TOKENS} tokens "
+        f"in the same environment ({full})"
     )
     print(table(rows, ["policy", "ours alike", "kvpress"]))
 
@@ -361,9 +370,10 @@ def keep_rows(texts: Sequence[Kept]) -> None:
     for name in ALIKE:
         alike, theirs = (column(texts, (way, name)) for way in ("alike", "kvpress"))
         if len(both := alike.keys() & theirs.keys()) > 1:
-            means = [mean([kls[title] for title in sorted(both)])[0] for kls in (alike, theirs)]
+            our_mean, _ = mean([alike[title] for title in sorted(both)])
+            their_mean, _ = mean([theirs[title] for title in sorted(both)])
             what = f"{name}: KL from the full cache, protecting what kvpress does"
-            record("Caches", what, "nats", means[0], "kvpress", means[1], packages=packages)
+            record("Caches", what, "nats", our_mean, "kvpress", their_mean, packages=packages)
         if name in own and name in other:
             what = f"{name}: CPU per token, of the stock full cache's at {TOKENS:,} tokens"
             record(

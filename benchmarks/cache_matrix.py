@@ -83,15 +83,15 @@ def tried(kind: str, variant: str) -> dict[str, Any]:
     try:
         off = stock_error(model)
     except Exception as error:
-        return row | {
-            "untried": f"the small model doesn't generate with its own cache: {type(error).__name__}"
-        }
+        why = f"the small model doesn't generate with its own cache: {type(error).__name__}"
+        return row | {"untried": why}
     if off > 1e-3:
         return row | {"stock": off}
     runs: dict[str, tuple[str, float | str]] = {}
     for policy, granularity, attention, kernel, ratio in COMBINATIONS:
         budget = CacheBudget(24, 5, ratio, sinks=2, question=False, granularity=granularity)
-        name = f"{policy.plugin_name()}/{granularity}/{attention}/{kernel}/{'step' if ratio is None else 'ratio'}"
+        when = "step" if ratio is None else "ratio"
+        name = f"{policy.plugin_name()}/{granularity}/{attention}/{kernel}/{when}"
         try:
             model.set_attn_implementation(attention)
         except ValueError:
@@ -162,12 +162,12 @@ EXACT = frozenset({{
     groups: dict[str, list[str]] = defaultdict(list)
     for (kind, variant), text in sorted(summaries.items()):
         groups[text].append(f"`{kind}`" + (f" ({variant})" if variant else ""))
-    errors = [
-        why
-        for r in rows
-        for what, why in r.get("runs", {}).values()
-        if what == "exact" and r["kind"] in exact
-    ]
+    errors = []
+    for row in rows:
+        if row["kind"] in exact:
+            for outcome, error in row.get("runs", {}).values():
+                if outcome == "exact":
+                    errors.append(error)
     table = ["| a pruned cache is | architectures |", "|---|---|"]
     table += [f"| {text} | {', '.join(names)} |" for text, names in sorted(groups.items())]
     largest = (
@@ -175,7 +175,10 @@ EXACT = frozenset({{
     )
     table += [
         "",
-        f"{len(exact)} architectures, {len(errors)} comparisons: {largest} (transformers {TRANSFORMERS}).",
+        (
+            f"{len(exact)} architectures, {len(errors)} comparisons: {largest} "
+            f"(transformers {TRANSFORMERS})."
+        ),
     ]
     page = DOCS.read_text("utf-8")
     before, _, rest = page.partition("<!-- matrix -->\n")

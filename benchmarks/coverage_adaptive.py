@@ -87,7 +87,10 @@ def ladder_rows(replicates: int, seed: int) -> Iterator[Row]:
         half, slope, lapse = curve
         steep = slope * math.log(SIZES[-1] / SIZES[0])
         what = f"critical size {half:g}, slope {slope:g} (x ln span = {steep:.0f}), lapse {lapse:g}"
-        name = f"{what}, 13 x {problems}{' x 4' if samples > 1 else ''}: {np.mean(parts):.0%} of the attempts"
+        design_text = f"13 x {problems}"
+        if samples > 1:
+            design_text += " x 4"
+        name = f"{what}, {design_text}: {np.mean(parts):.0%} of the attempts"
         yield name, float(np.mean(hits)), float(np.median(widths)), replicates
 
 
@@ -134,7 +137,8 @@ def best_rows(replicates: int, seed: int) -> Iterator[Row]:
                 parts.append(part(seen, full))
                 left.append(len(kept))
             goal = "certify" if margin is None else f"pick within {margin:.0%}"
-            what = f"best cell, {goal}: {name}, {problems} problems: {np.mean(parts):.0%} of the attempts"
+            what = f"best cell, {goal}: {name}, {problems} problems"
+            what += f": {np.mean(parts):.0%} of the attempts"
             yield what, float(np.mean(hits)), float(np.mean(left)), replicates
 
 
@@ -226,7 +230,8 @@ def margin_rows(replicates: int, seed: int) -> Iterator[Row]:
             found = design.difference(seen)
             hits.append(found.low <= 0.04 <= found.high)
             parts.append(part(seen, full))
-        name = f"difference to within {margin:.0%}, {discordant:.0%} discordant: {np.mean(parts):.0%} of the attempts"
+        name = f"difference to within {margin:.0%}, {discordant:.0%} discordant"
+        name += f": {np.mean(parts):.0%} of the attempts"
         yield name, float(np.mean(hits)), math.nan, replicates
     for accuracy, margin in ((0.5, 0.07), (0.9, 0.05), (0.97, 0.03)):
         rng, hits, parts = np.random.default_rng(seed), [], []

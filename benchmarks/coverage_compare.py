@@ -97,8 +97,9 @@ def several(
                 variant(rng.random((s, problems, m)) < 1 / (1 + np.exp(-odds[..., None])), seeds=s)
             )
         found.append(difference_in_accuracy(*pair)(0.95))
-    told = f"{problems} problems, samples {samples[0]} and {samples[1]}, seeds {seeds[0]} and {seeds[1]}"
-    yield f"accuracy: {told}", *covered(found, true[1] - true[0]), replicates
+    design = f"{problems} problems, samples {samples[0]} and {samples[1]}"
+    design += f", seeds {seeds[0]} and {seeds[1]}"
+    yield f"accuracy: {design}", *covered(found, true[1] - true[0]), replicates
 
 
 def sized(

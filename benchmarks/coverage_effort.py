@@ -115,8 +115,12 @@ def scenario(
             widths[name] += (high - low) / replicates
         rejected["test of a bend"] += law.bend_p < 0.05
         rejected["test of lack of fit"] += law.lack_of_fit_p < 0.05
-    where = f"σ {spread:g}{f' growing as size^{grows:g}' if grows else ''}, {cut:.0%} cut, {len(sizes)} × {problems}"
-    where += f" × {samples}" if samples > 1 else ""
+    where = f"σ {spread:g}"
+    if grows:
+        where += f" growing as size^{grows:g}"
+    where += f", {cut:.0%} cut, {len(sizes)} × {problems}"
+    if samples > 1:
+        where += f" × {samples}"
     for name in truths:
         yield f"{where}: {name}", hits[name] / replicates, widths[name], replicates
     for name, n in rejected.items():

@@ -90,8 +90,9 @@ def difference(
     true = true_accuracy(EASY, spreads[0]) - true_accuracy(
         EASY, spreads[1] if seeds[1] > 1 else 0.0
     )
-    told = f"difference, {seeds[0]} and {seeds[1]} seeds, {problems} problems, spread {spreads[0]:g} and {spreads[1]:g}"
-    return told, *covered(found, true), replicates
+    design = f"difference, {seeds[0]} and {seeds[1]} seeds, {problems} problems"
+    design += f", spread {spreads[0]:g} and {spreads[1]:g}"
+    return design, *covered(found, true), replicates
 
 
 def power(
@@ -117,8 +118,10 @@ def power(
         first, second, *_ = pool_seeds(data, {v.name: "one" for v in made}).variants
         found.append(accuracy_difference(first, second))
     true = true_accuracy(BETTER, spreads[0]) - true_accuracy(EASY, spread)
-    told = f"{'pooled over ' + str(arms) + ' arms' if arms > 2 else 'Welch'}, {seeds} seeds, {problems} problems, "
-    told += f"spread {spread:g}" + (f", one arm {noisy:g} times" if noisy != 1 else "")
+    told = f"pooled over {arms} arms" if arms > 2 else "Welch"
+    told += f", {seeds} seeds, {problems} problems, spread {spread:g}"
+    if noisy != 1:
+        told += f", one arm {noisy:g} times"
     share, width = covered(found, true)
     yield f"10 points, {told}", share, width, replicates
     yield f"10 points, {told}: POWER", float(np.mean([e.low > 0 for e in found])), width, replicates
@@ -161,7 +164,8 @@ def band(
         places = [0.0, *steps[thinned].tolist(), float(grid[-1])]
         found = under_budget(v, places)
         place = np.searchsorted(places, grid, side="right") - 1
-        low, high = (np.array([getattr(e, end) for e in found])[place] for end in ("low", "high"))
+        low = np.array([estimate.low for estimate in found])[place]
+        high = np.array([estimate.high for estimate in found])[place]
         hits += bool(((low <= true + 1e-9) & (true <= high + 1e-9)).all())
         widths.append(float((high - low).mean()))
     told = f"budget curve, all budgets at once, {problems} problems × {samples}" + (
@@ -186,7 +190,8 @@ def false_discoveries(
             claims = [k <= 0.05 for k in kept]
             rates.append(sum(claims[real:]) / max(1, sum(claims)))
         found.append(sum(q <= 0.05 for q in benjamini_hochberg(p)[:real]) / max(1, real))
-    told = f"{arms} variants, {real} of them better, {seeds} seed{'s' * (seeds > 1)}, {problems} problems"
+    seed_noun = "seeds" if seeds > 1 else "seed"
+    told = f"{arms} variants, {real} of them better, {seeds} {seed_noun}, {problems} problems"
     yield f"false discovery rate, corrected: {told}", float(np.mean(false)), math.nan, replicates
     yield f"false discovery rate, uncorrected: {told}", float(np.mean(plain)), math.nan, replicates
     if real:

@@ -122,9 +122,17 @@ def unsteady_rows(replicates: int, seed: int) -> Iterator[Row]:
     def dip(size: Floats) -> Floats:
         return np.where(size == SIZES[3], 0.4, fall(size))
 
-    constant: Callable[[Floats], Floats] = lambda size: np.full(len(size), 0.6)  # noqa: E731
-    truths = [("constant 60 %", constant), ("rises from 30 to 70 %", lambda s: 0.3 + 0.4 * np.log(s / 9) / np.log(11)),
-              ("dips to 40 % at one size", dip)]  # fmt: skip
+    def constant(size: Floats) -> Floats:
+        return np.full(len(size), 0.6)
+
+    def rising(size: Floats) -> Floats:
+        return 0.3 + 0.4 * np.log(size / 9) / np.log(11)
+
+    truths: list[tuple[str, Callable[[Floats], Floats]]] = [
+        ("constant 60 %", constant),
+        ("rises from 30 to 70 %", rising),
+        ("dips to 40 % at one size", dip),
+    ]
     for name, chance in truths:
         for samples in (1, 4):
             rng, alarms = np.random.default_rng(seed), []

@@ -382,17 +382,14 @@ def main() -> None:
             "exponent",
             exponent(BATCHES, [1 / spent[batch]["NumPy"].speed for batch in BATCHES]),
         )
-        rows = [
-            (
-                batch,
-                f"{by_engine['NumPy'].tokens:,}",
-                *(f"{one.speed:,.0f}" for one in by_engine.values()),
-            )
-            for batch, by_engine in spent.items()
-        ]
-        print(
-            f"tokens per CPU second, {network}\n\n{table(rows, ('at a time', 'tokens', *spent[1]))}\n"
-        )
+        rows = []
+        for batch, by_engine in spent.items():
+            row = [batch, f"{by_engine['NumPy'].tokens:,}"]
+            for engine in by_engine.values():
+                row.append(f"{engine.speed:,.0f}")
+            rows.append(row)
+        speeds = table(rows, ("at a time", "tokens", *spent[1]))
+        print(f"tokens per CPU second, {network}\n\n{speeds}\n")
         print(
             verdict(
                 "generate's speed at 64, of ours",

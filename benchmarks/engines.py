@@ -32,7 +32,7 @@ BUDGET, REQUESTS = 48, {1: 4, 16: 48}
 
 
 def server_seconds() -> float:
-    """CPU seconds of vLLM's servers, with their engines and workers: all processes of their groups."""
+    """Return the CPU seconds of all processes in the groups of vLLM's servers."""
     servers, ticks = set[str](), dict[str, int]()
     for path in Path("/proc").glob("[0-9]*"):
         try:

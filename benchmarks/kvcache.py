@@ -219,7 +219,8 @@ def every_step() -> None:
                 f"{ratio:.2f}×",
             )
         )
-        what = f"{policy.plugin_name()}, {granularity}: a step that prunes, relative to one that doesn't"
+        what = f"{policy.plugin_name()}, {granularity}"
+        what += ": a step that prunes, relative to one that doesn't"
         verdicts.append(verdict(what, ratio, STEP_BAR))
     print(table(rows, ("policy", "granularity", "a step ms", "and a pruning", "ratio")))
     print("\n", "\n".join(verdicts), sep="")
@@ -250,9 +251,8 @@ def labels() -> None:
     ]
     square = TRACE**2 * 4 / 2**20
     print(table(rows, (f"{TRACE:,} tokens, {ANSWER} of answer", "CPU s", "MB beyond the model")))
-    print(
-        f"attention matrix of one head: {square:.0f} MB; of one layer: {square * model.config.num_attention_heads:.0f}"
-    )
+    layer_square = square * model.config.num_attention_heads
+    print(f"attention matrix of one head: {square:.0f} MB; of one layer: {layer_square:.0f}")
     print()
     print(
         verdict(

@@ -76,11 +76,25 @@ def theirs(inner: int) -> tuple[float, float]:
     ]
     with tempfile.TemporaryDirectory() as scratch:
         config = GRPOConfig(
-            scratch, loss_type="dr_grpo", scale_rewards="none", beta=0.0, num_iterations=inner, learning_rate=1e-6,
-            num_generations=SAMPLES, per_device_train_batch_size=PROMPTS * SAMPLES, max_steps=ITERATIONS * inner,
-            max_completion_length=LONGEST, temperature=1.0, use_cpu=True, bf16=False, gradient_checkpointing=False,
-            report_to="none", save_strategy="no", logging_strategy="no", disable_tqdm=True,
-        )  # fmt: skip
+            scratch,
+            loss_type="dr_grpo",
+            scale_rewards="none",
+            beta=0.0,
+            num_iterations=inner,
+            learning_rate=1e-6,
+            num_generations=SAMPLES,
+            per_device_train_batch_size=PROMPTS * SAMPLES,
+            max_steps=ITERATIONS * inner,
+            max_completion_length=LONGEST,
+            temperature=1.0,
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=False,
+            report_to="none",
+            save_strategy="no",
+            logging_strategy="no",
+            disable_tqdm=True,
+        )
         trainer = GRPOTrainer(
             model=AutoModelForCausalLM.from_pretrained(folder, dtype="float32"),
             reward_funcs=apart,
@@ -107,7 +121,8 @@ def main() -> None:
             (tokens, seconds), (other_tokens, other_seconds) = ours(inner), theirs(inner)
         ratios.append(seconds / other_seconds)
         counts = f"{tokens:.0f}", f"{other_tokens:.0f}"
-        what = f"CPU per iteration, rollouts of {PROMPTS} × {SAMPLES} and {inner} step{'s' * (inner > 1)}"
+        steps = "1 step" if inner == 1 else f"{inner} steps"
+        what = f"CPU per iteration, rollouts of {PROMPTS} × {SAMPLES} and {steps}"
         record(
             "Training",
             what,

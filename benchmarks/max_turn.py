@@ -71,14 +71,22 @@ def searched(search: Search, curve: Curve, rng: np.random.Generator) -> Estimate
 
 def laddered(search: Search, curve: Curve, tries: int, runs: int) -> list[Estimate]:
     rng = np.random.default_rng(tries)
-    return [
-        search.estimate({k: (int(rng.binomial(tries, curve(k))), tries) for k in RUNGS})
-        for _ in range(runs)
-    ]
+    estimates = []
+    for _ in range(runs):
+        results = {}
+        for size in RUNGS:
+            right = int(rng.binomial(tries, curve(size)))
+            results[size] = (right, tries)
+        estimates.append(search.estimate(results))
+    return estimates
 
 
 def width(estimate: Estimate) -> float:
     return estimate.high / estimate.low if estimate.low > 0 else math.inf
+
+
+def median_width(estimates: list[Estimate]) -> float:
+    return float(np.median([width(estimate) for estimate in estimates]))
 
 
 def smallest(enough: Callable[[int], bool]) -> int | None:
@@ -109,27 +117,24 @@ def main() -> None:
         rng, truth = np.random.default_rng(0), true_size(curve, search.target)
         estimates = [searched(search, curve, rng) for _ in range(runs)]
         calls.append(float(np.mean([e.attempts for e in estimates])))
-        line = f"{name:34}{truth:7.1f} | {calls[-1]:6.0f}{np.median([width(e) for e in estimates]):7.2f}"
+        line = f"{name:34}{truth:7.1f} | {calls[-1]:6.0f}{median_width(estimates):7.2f}"
         line += f"{covered(estimates, truth):8.0%} | "
         tries = smallest(
-            lambda n, curve=curve: (
-                np.median([width(e) for e in laddered(search, curve, n, runs)]) <= search.width
-            )
+            lambda n, curve=curve: median_width(laddered(search, curve, n, runs)) <= search.width
         )
         if tries is None:
             print(line + "never: the size is between two rungs", flush=True)
             continue
         within_reach.append(curve)
         ladder = laddered(search, curve, tries, runs)
-        line += f"{tries * len(RUNGS):7}{np.median([width(e) for e in ladder]):7.2f}{covered(ladder, truth):8.0%} | "
+        line += f"{tries * len(RUNGS):7}{median_width(ladder):7.2f}{covered(ladder, truth):8.0%} | "
         print(line + f"{calls[-1] / (tries * len(RUNGS)):5.2f}", flush=True)
 
     def nine_of_ten(tries: int) -> bool:
-        widths = [
-            width(e)
-            for curve in within_reach
-            for e in laddered(search, curve, tries, max(10, runs // 4))
-        ]
+        widths = []
+        for curve in within_reach:
+            estimates = laddered(search, curve, tries, max(10, runs // 4))
+            widths += [width(estimate) for estimate in estimates]
         return float(np.quantile(widths, 0.9)) <= search.width
 
     tries = smallest(nine_of_ten)
@@ -140,9 +145,8 @@ def main() -> None:
         )
     else:
         every = tries * len(RUNGS)
-        print(
-            f"all models: {mean:.0f} calls; one ladder for all needs {every}; ratio {mean / every:.2f}"
-        )
+        ladder_text = f"one ladder for all needs {every}; ratio {mean / every:.2f}"
+        print(f"all models: {mean:.0f} calls; {ladder_text}")
 
 
 if __name__ == "__main__":

@@ -65,22 +65,25 @@ def cost(
 
 
 def table(rows: Sequence[Sequence[Any]], heads: Sequence[str]) -> str:
-    """A table as text; all columns but the first are right-aligned."""
-    texts = [[str(value) for value in row] for row in (heads, *rows)]
+    """Return a table as text; all columns but the first are right-aligned."""
+    texts = []
+    for row in (heads, *rows):
+        texts.append([str(value) for value in row])
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    lines = [
-        "  ".join(
-            c.rjust(w) if i else c.ljust(w)
-            for i, (c, w) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in texts
-    ]
-    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+    lines = []
+    for row in texts:
+        cells = [row[0].ljust(widths[0])]
+        for text, width in zip(row[1:], widths[1:], strict=True):
+            cells.append(text.rjust(width))
+        lines.append("  ".join(cells))
+    ruler = "  ".join("-" * width for width in widths)
+    return "\n".join([lines[0], ruler, *lines[1:]])
 
 
 def verdict(claim: str, value: float, limit: float, unit: str = "") -> str:
-    """A target, the measured value, and whether the target is met."""
-    return f"{'met   ' if value <= limit else 'MISSED'}  {claim}: {value:.3g}{unit} (at most {limit:g}{unit})"
+    """Return a target, the measured value, and whether the target is met."""
+    met = "met   " if value <= limit else "MISSED"
+    return f"{met}  {claim}: {value:.3g}{unit} (at most {limit:g}{unit})"
 
 
 def record(
@@ -93,7 +96,7 @@ def record(
     *,
     packages: Sequence[str] = (),
 ) -> None:
-    """Keep a measurement, and a peer's beside it.
+    """Append a measurement, and a peer's next to it, to the file that `PONDER_BENCH` names.
 
     `packages` are those whose versions matter: installed here, or as in `.venv-peers/inspect-ai`,
     or `debian/NAME`.
@@ -101,16 +104,23 @@ def record(
     if not (file := os.environ.get("PONDER_BENCH")):
         return
     row = {
-        "group": group, "what": what, "unit": unit, "ours": ours, "peer": peer, "theirs": theirs,
-        "machine": machine(), "versions": versions(packages), "command": command(),
+        "group": group,
+        "what": what,
+        "unit": unit,
+        "ours": ours,
+        "peer": peer,
+        "theirs": theirs,
+        "machine": machine(),
+        "versions": versions(packages),
+        "command": command(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
-    }  # fmt: skip
+    }
     with Path(file).open("a") as lines:
         lines.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
-    """The power with which cost grows, between the two largest sizes: 1 is linear."""
+    """Return the power with which cost grows, between the two largest sizes: 1 is linear."""
     return math.log(costs[-1] / costs[-2]) / math.log(sizes[-1] / sizes[-2])
 
 
@@ -126,37 +136,39 @@ def machine() -> str:
 
 
 def command() -> str:
-    """The command that measures this again."""
+    """Return the command that measures this again."""
     return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
 
 
 def versions(packages: Sequence[str]) -> Mapping[str, str]:
-    """The versions of Python, Ponder and these packages; one may be in another venv of the project."""
-    named = {"Python": platform.python_version(), "ponder": version("ponder-lab")}
+    """Return the versions of Python, Ponder and these packages, here or in another venv."""
+    by_label = {"Python": platform.python_version(), "ponder": version("ponder-lab")}
     for package in packages:
         venv, _, name = package.rpartition("/")
-        # the same package, in another version
-        label = f"{name} ({venv})" if name in named else name
+        # The same package may be listed twice, in two versions.
+        label = f"{name} ({venv})" if name in by_label else name
         try:
-            named[label] = (
-                _debian(name)
-                if venv == "debian"
-                else _version_in(venv, name)
-                if venv
-                else version(name)
-            )
+            by_label[label] = _version(venv, name)
         except (PackageNotFoundError, OSError, subprocess.CalledProcessError):
-            named[label] = "of an unknown version"
-    return named
+            by_label[label] = "of an unknown version"
+    return by_label
+
+
+def _version(venv: str, name: str) -> str:
+    if venv == "debian":
+        return _debian(name)
+    if venv:
+        return _version_in(venv, name)
+    return version(name)
 
 
 def _debian(name: str) -> str:
-    asked = ["dpkg-query", "-W", "-f", "${Version}", name]
-    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    query = ["dpkg-query", "-W", "-f", "${Version}", name]
+    return subprocess.run(query, capture_output=True, text=True, check=True).stdout
 
 
 def _version_in(venv: str, name: str) -> str:
     folders = [str(folder) for folder in (ROOT / venv / "lib").glob("python*/site-packages")]
-    for found in distributions(name=name, path=folders):
-        return str(found.version)
+    for distribution in distributions(name=name, path=folders):
+        return str(distribution.version)
     raise PackageNotFoundError(name)

@@ -21,11 +21,23 @@ WEIGHTS = ((0.5, 0.5), (0.3, 0.7))
 MAKE = """
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
-shape = dict(hidden_size=1024, intermediate_size=2816, num_attention_heads=16, num_key_value_heads=4)
-config = LlamaConfig(num_hidden_layers=8, vocab_size=32000, **shape)
+config = LlamaConfig(
+    hidden_size=1024,
+    intermediate_size=2816,
+    num_attention_heads=16,
+    num_key_value_heads=4,
+    num_hidden_layers=8,
+    vocab_size=32000,
+)
 for folder, shard in (("one", "100MB"), ("two", "70MB")):
     LlamaForCausalLM(config).bfloat16().save_pretrained(folder, max_shard_size=shard)
-tiny = LlamaConfig(hidden_size=8, intermediate_size=8, num_attention_heads=2, num_hidden_layers=1, vocab_size=8)
+tiny = LlamaConfig(
+    hidden_size=8,
+    intermediate_size=8,
+    num_attention_heads=2,
+    num_hidden_layers=1,
+    vocab_size=8,
+)
 LlamaForCausalLM(tiny).bfloat16().save_pretrained("tiny")
 """
 AVERAGE = """
@@ -40,16 +52,22 @@ if weights:
 
 
 def same(one: Path, two: Path) -> bool:
-    """Whether two models hold the same tensors, bit by bit."""
+    """Return whether two models hold the same tensors, bit by bit."""
     # Imported when nothing is measured any more: a child process starts with its parent's peak.
     from ponder.training.weights import tensors
 
-    first, second = tensors(one), tensors(two)
-    return first.keys() == second.keys() and all(
-        (a.kind, a.shape) == (b.kind, b.shape)
-        and all(mine == theirs for mine, theirs in zip(a.blocks(), b.blocks(), strict=True))
-        for a, b in ((first[name], second[name]) for name in first)
-    )
+    first = tensors(one)
+    second = tensors(two)
+    if first.keys() != second.keys():
+        return False
+    for name, tensor in first.items():
+        other_tensor = second[name]
+        if (tensor.kind, tensor.shape) != (other_tensor.kind, other_tensor.shape):
+            return False
+        for block, other_block in zip(tensor.blocks(), other_tensor.blocks(), strict=True):
+            if block != other_block:
+                return False
+    return True
 
 
 def main() -> None:
@@ -73,7 +91,10 @@ def main() -> None:
         starts = {who: took(who) for who in commands}
         for weights in WEIGHTS:
             found = {who: took(who, *weights) for who in commands}
-            rows = [[who, *(f"{x:.1f}" for x in (*found[who], *starts[who]))] for who in commands]
+            rows = []
+            for who in commands:
+                numbers = (*found[who], *starts[who])
+                rows.append([who, *(f"{number:.1f}" for number in numbers)])
             print(f"weights {weights[0]} and {weights[1]}")
             print(table(rows, ["", "CPU s", "peak MB", "start: CPU s", "peak MB"]))
             ours, start = found["ponder"], starts["ponder"]

@@ -59,9 +59,8 @@ def main() -> None:
                 )
             misses.append(verdict(f"{study}: CPU", costs[-1].cpu_seconds, SECONDS, " s"))
             misses.append(verdict(f"{study}: peak memory", costs[-1].peak_mb, MEGABYTES, " MB"))
-    print(
-        f"\nponder {' '.join(told.verb)}\n\n{table(rows, ('study', 'attempts', 'CPU s', 'peak MB'))}\n"
-    )
+    costs_table = table(rows, ("study", "attempts", "CPU s", "peak MB"))
+    print(f"\nponder {' '.join(told.verb)}\n\n{costs_table}\n")
     print("\n".join(misses))
 
 

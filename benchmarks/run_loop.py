@@ -206,18 +206,19 @@ def compare(compared: list[Client], server: str, concurrencies: list[int]) -> li
     for concurrency in concurrencies:
         measured = speeds(compared, server, concurrency)
         ours = measured["Ponder"]
-        rows = [
-            (
+        rows = []
+        for client in compared:
+            speed = measured[client.name]
+            row = (
                 client.name,
                 " → ".join(f"{n:,}" for n in client.attempts),
-                f"{measured[client.name].marginal:.2f}",
-                f"{measured[client.name].marginal / ours.marginal:.2f}",
-                f"{measured[client.name].total:.2f}",
-                f"{measured[client.name].first_request_cpu:.2f}",
-                measured[client.name].most_in_flight,
+                f"{speed.marginal:.2f}",
+                f"{speed.marginal / ours.marginal:.2f}",
+                f"{speed.total:.2f}",
+                f"{speed.first_request_cpu:.2f}",
+                speed.most_in_flight,
             )
-            for client in compared
-        ]
+            rows.append(row)
         for name, packages in PACKAGES.items():
             if name in measured:
                 what, theirs = f"CPU per attempt, {concurrency} in flight", measured[name].marginal
@@ -231,9 +232,8 @@ def compare(compared: list[Client], server: str, concurrencies: list[int]) -> li
             "s to 1st request",
             "most in flight",
         )
-        print(
-            f"\nCPU of the client, {concurrency} in flight, 50 ms per answer\n\n{table(rows, heads)}"
-        )
+        print(f"\nCPU of the client, {concurrency} in flight, 50 ms per answer\n")
+        print(table(rows, heads))
         verdicts += [
             verdict(f"CPU per attempt, {concurrency} in flight", ours.marginal, 1.0, " ms"),
             verdict(

@@ -24,21 +24,30 @@ CHAIN = re.compile(rb"What is ([\d +-]+)\?")
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 BODY = (
-    b'{"id":"chatcmpl-%016x","object":"chat.completion","created":%d,"model":"served","choices":[{"index":0,'
-    b'"message":{"role":"assistant","content":"Adding from left to right gives <answer>%d</answer>","refusal":null,'
-    b'"annotations":null,"audio":null,"function_call":null,"tool_calls":[],"reasoning_content":%b},"logprobs":null,'
+    b'{"id":"chatcmpl-%016x","object":"chat.completion","created":%d,"model":"served",'
+    b'"choices":[{"index":0,"message":{"role":"assistant",'
+    b'"content":"Adding from left to right gives <answer>%d</answer>","refusal":null,'
+    b'"annotations":null,"audio":null,"function_call":null,"tool_calls":[],'
+    b'"reasoning_content":%b},"logprobs":null,'
     b'"finish_reason":"stop","stop_reason":null}],"service_tier":null,"system_fingerprint":null,'
     b'"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,'
-    b'"prompt_tokens_details":{"cached_tokens":0},"completion_tokens_details":{"reasoning_tokens":%d}},'
+    b'"prompt_tokens_details":{"cached_tokens":0},'
+    b'"completion_tokens_details":{"reasoning_tokens":%d}},'
     b'"prompt_logprobs":null,"kv_transfer_params":null}'
 )
 
 STEPS = (
     "Adding {b} to {a} gives {sum}.",
     "So far I have {a}, and the next number is {b}, which makes {sum}.",
-    "Wait, let me check the carry: {a} + {b}, the last digits first, then the tens. It comes out at {sum}.",
+    (
+        "Wait, let me check the carry: {a} + {b}, the last digits first, then the tens. "
+        "It comes out at {sum}."
+    ),
     "Hmm, {a} plus {b} is {sum}, not {off}; I nearly dropped a one there.",
-    "Let me split it: {b} is {tens} and {ones}, so first {a} + {tens}, then the {ones}. That is {sum}.",
+    (
+        "Let me split it: {b} is {tens} and {ones}, so first {a} + {tens}, then the {ones}. "
+        "That is {sum}."
+    ),
     "Next comes {b}. The running total was {a}, therefore it is now {sum}.",
     "Just to be sure I do it backwards: {sum} - {b} = {a}. Good, that matches what I had before.",
     "The sign matters here, {b} is added and not taken away, hence {sum} rather than {off}.",

@@ -128,7 +128,11 @@ name = "effort"
 }
 CELLS = {"effort": 10, "frontier": 38, "grid": 81, "horizon": 7, "samples": 4}
 SAMPLES = {"effort": 5, "frontier": 4, "grid": 4, "horizon": 4, "samples": 16}
-WORDS = "so the next row needs one more tent here because column four is full and then we look at 17 again : ".split()  # noqa: SIM905
+SENTENCE = (
+    "so the next row needs one more tent here because column four is full "
+    "and then we look at 17 again : "
+)
+WORDS = SENTENCE.split()
 
 
 def write_store(study: str, attempts: int, folder: Path) -> None:
@@ -175,12 +179,15 @@ def _copy(path: Path, copies: int, problems: int) -> None:
     for n in range(1, copies):
         shift = {"n": n, "problems": problems, **last}
         db.execute(
-            """INSERT INTO problem SELECT id + :n * :problem, source, position + :n * :problems, :n || name, body,
-               digest(source, position + :n * :problems, :n || name, body) FROM problem WHERE id <= :problem""",
+            """INSERT INTO problem
+               SELECT id + :n * :problem, source, position + :n * :problems, :n || name, body,
+               digest(source, position + :n * :problems, :n || name, body)
+               FROM problem WHERE id <= :problem""",
             shift,
         )
         db.execute(
-            f"""INSERT INTO attempt (id, {ATTEMPT}, digest) SELECT id + :n * :attempt, {row}, digest({row})
+            f"""INSERT INTO attempt (id, {ATTEMPT}, digest)
+                SELECT id + :n * :attempt, {row}, digest({row})
                 FROM attempt WHERE id <= :attempt""",
             shift,
         )

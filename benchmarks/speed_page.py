@@ -17,20 +17,28 @@ HEAD = """# Speed, beside the peers
 
 <!-- Written by `make bench` from benchmarks/speed.jsonl. Don't change this page: measure again. -->
 
-Costs are CPU time, not wall time, so that other work on the machine matters less; a script measures Ponder and its
-peers in one run, taking turns. (Drift from the full cache is no cost, but an error.) In brackets after a peer's value:
-how many times better Ponder is, which is the peer's cost divided by Ponder's, or Ponder's speed divided by the peer's.
-Below 1×, the peer is better. An *exponent* says how cost grows with size: 1 is linear. *Run* points to the list below
-the table: command, date, machine and versions. `--quick` in a command is its short form. What wasn't measured isn't
-here; `scripts/bench-peers` installs the peers.
+Costs are CPU time, not wall time, so that other work on the machine matters less; a script
+measures Ponder and its peers in one run, taking turns. (Drift from the full cache is an error, not
+a cost.) In brackets after a peer's value: how many times better Ponder is, which is the peer's cost
+divided by Ponder's, or Ponder's speed divided by the peer's. Below 1×, the peer is better. An
+*exponent* says how cost grows with size: 1 is linear. *Run* points to the list below the table:
+command, date, machine and versions. `--quick` in a command is its short form. What wasn't measured
+isn't here; `scripts/bench-peers` installs the peers.
 """
 GROUPS = {
     "Runner": "`ponder run` and other clients ask the same server the same prompts.",
-    "Decoding": "The pocket model's NumPy engine and others, with the same weights, greedy, on one thread. The network "
-    "for Tents has 2 million parameters, that for execution 0.6; vLLM has no CPU kernel for the heads of the first.",
-    "Caches": "Eviction policies prune SmolLM2's cache from 512 columns to 384, on the same texts of 2,048 tokens; "
-    "[why they differ](compression.md#compared-with-kvpress).",
-    "Training": "An iteration of `length_rl` on the pocket model, rollouts and update, on one thread.",
+    "Decoding": (
+        "The pocket model's NumPy engine and others, with the same weights, greedy, on one thread. "
+        "The network for Tents has 2 million parameters, that for execution 0.6; vLLM has no CPU "
+        "kernel for the heads of the first."
+    ),
+    "Caches": (
+        "Eviction policies prune SmolLM2's cache from 512 columns to 384, on the same texts of "
+        "2,048 tokens; [why they differ](compression.md#compared-with-kvpress)."
+    ),
+    "Training": (
+        "An iteration of `length_rl` on the pocket model, rollouts and update, on one thread."
+    ),
     "Tents": "Puzzles with one solution, of a given difficulty.",
     "Report": "`ponder report` on a store of simulated attempts.",
 }
@@ -104,9 +112,9 @@ def _table(rows: list[dict[str, Any]], numbers: list[int]) -> str:
         f"|---|---|{'---:|' * (len(peers) + 2)}",
     ]
     for (what, unit, ours, number), cells in lines.items():
-        table.append(
-            f"| {' | '.join([what, unit, ours, *(cells.get(peer, '') for peer in peers), str(number)])} |"
-        )
+        of_peers = [cells.get(peer, "") for peer in peers]
+        row_text = " | ".join([what, unit, ours, *of_peers, str(number)])
+        table.append(f"| {row_text} |")
     return "\n".join(table) + "\n"
 
 

@@ -1,5 +1,4 @@
-"""Writes docs/reference from the code: plugins from their docstrings and settings, commands from
-their help.
+"""Writes docs/reference from the docstrings and settings of plugins and the help of commands.
 
 `make docs` runs it. A test fails if the pages are out of date.
 """
@@ -24,15 +23,18 @@ from ponder.models.pocket import WEIGHTS
 from ponder.study.study import BUILT_IN, built_in
 
 HELP: Any = {"help_option_names": ["-h", "--help"], "terminal_width": 100, "max_content_width": 100}
-WORDS = ("required", "not set", "in the package")  # defaults that are no values
+WORDS = ("required", "not set", "in the package")  # defaults that aren't values
 NOTE = "<!-- Written by `make docs` from the code. Change the code, not this page. -->\n"
 
 
 def pages() -> dict[str, str]:
-    """The name and text of each page."""
-    made = {f"{kind}.md": _plugins(kind) for kind in plugins.KINDS}
-    made |= {"studies.md": _studies(), "commands.md": _commands(), "study-file.md": _study_file()}
-    return made | {"pocket.md": _pocket()}
+    """Return the text of each page by file name."""
+    texts = {f"{kind}.md": _plugins(kind) for kind in plugins.KINDS}
+    texts["studies.md"] = _studies()
+    texts["commands.md"] = _commands()
+    texts["study-file.md"] = _study_file()
+    texts["pocket.md"] = _pocket()
+    return texts
 
 
 def _plugins(kind: str) -> str:
@@ -59,12 +61,13 @@ def _type(text: str) -> str:
 def _settings(rows: list[dict[str, str]]) -> str:
     if not rows:
         return "No settings."
-    cells = [
-        f"| `{r['key']}` | {_type(r['type'])} | "
-        f"{r['default'] if r['default'] in WORDS else '`' + r['default'] + '`'} | {r['about']} |"
-        for r in rows
-    ]
-    return "\n".join(["| key | type | default | |", "|---|---|---|---|", *cells])
+    lines = ["| key | type | default | |", "|---|---|---|---|"]
+    for row in rows:
+        default = row["default"]
+        if default not in WORDS:
+            default = f"`{default}`"
+        lines.append(f"| `{row['key']}` | {_type(row['type'])} | {default} | {row['about']} |")
+    return "\n".join(lines)
 
 
 def _studies() -> str:
@@ -89,7 +92,7 @@ def _commands() -> str:
 
 
 def _help(group: click.Group, above: click.Context) -> Iterator[str]:
-    """The help of every command in a group, and in the groups inside it."""
+    """Yield the help of every command in a group, and in the groups inside it."""
     for name in group.list_commands(above):
         command = group.get_command(above, name)
         assert command is not None
@@ -101,61 +104,60 @@ def _help(group: click.Group, above: click.Context) -> Iterator[str]:
 
 
 def _pocket() -> str:
-    """How the weights that ship do on held-out problems, from the cards beside them."""
+    """Return the page on the weights that ship, with the measurements in their cards."""
     about = (
-        "One small network per task and style, in the Hugging Face format. `ponder prepare pocket -o DIR` trains them "
-        "again; that needs the extra `torch`, running them doesn't. `Pocket.codec(task)` in `ponder.models.pocket` "
-        "renders requests as token ids and reads replies, if you load a folder by other means."
+        "One small network per task and style, in the Hugging Face format. "
+        "`ponder prepare pocket -o DIR` trains them again; that needs the extra `torch`, running "
+        "them doesn't. `Pocket.codec(task)` in `ponder.models.pocket` renders requests as token "
+        "ids and reads replies, if you load a folder by other means."
     )
     cards = [
         json.loads((folder / "card.json").read_text("utf-8"))
         for folder in sorted(WEIGHTS.iterdir())
     ]
-    cards.sort(
-        key=lambda card: (
-            card["task"] != "tents",
-            ("plain", "short", "long", "wordy").index(card["style"]),
-        )
-    )
-    parts = [
-        "# The pocket model",
-        NOTE.strip(),
-        about,
-        *(part for card in cards for part in _card(card)),
-    ]
+    styles = ("plain", "short", "long", "wordy")
+    cards.sort(key=lambda card: (card["task"] != "tents", styles.index(card["style"])))
+    parts = ["# The pocket model", NOTE.strip(), about]
+    for card in cards:
+        parts += _card(card)
     return "\n\n".join(parts) + "\n"
 
 
 def _card(card: dict[str, Any]) -> list[str]:
-    trained, test = card["trained"], card["test"]
-    tokens, minutes = (
-        f"{trained['tokens'] / 1e6:.1f} million tokens",
-        f"{trained['cpu_seconds'] / 60:.0f} CPU minutes",
+    trained = card["trained"]
+    test = card["test"]
+    tokens = f"{trained['tokens'] / 1e6:.1f} million tokens"
+    minutes = f"{trained['cpu_seconds'] / 60:.0f} CPU minutes"
+    training = (
+        f"{card['parameters']:,} parameters, trained from {trained['from']}: {tokens}, "
+        f"{minutes} on one thread, seed {trained['seed']}."
     )
-    made = (
-        f"{card['parameters']:,} parameters, trained from {trained['from']}: {tokens}, {minutes} on one thread, "
-        f"seed {trained['seed']}."
-    )
-    rows = [
-        f"| {r['label']} | {r['problems']} | {r['accuracy']:.3f} | {r['low']:.3f} – {r['high']:.3f} | "
-        f"{r['thinking_tokens']:.0f} | {'–' if r['sound_if_right'] is None else format(r['sound_if_right'], '.2f')} |"
-        for r in test["by_size"]
+    title = f"## {card['task'].capitalize()}"
+    size = "puzzle"
+    if card["task"] != "tents":
+        title += f", {card['style']}"
+        size = "steps per turn × turns"
+    table = [
+        (
+            f"| {size} | problems | right | 95 % interval | thinking tokens "
+            "| all steps sound, if right |"
+        ),
+        "|---|---|---|---|---|---|",
     ]
-    what = "puzzle" if card["task"] == "tents" else "steps per turn × turns"
-    heads = [
-        f"| {what} | problems | right | 95 % interval | thinking tokens | all steps sound, if right |"
-    ]
-    table = "\n".join([*heads, "|---|---|---|---|---|---|", *rows])
-    asked = f"Tested on problems {test['problems']}; {test['decoding']}."
+    for row in test["by_size"]:
+        sound = "–"
+        if row["sound_if_right"] is not None:
+            sound = f"{row['sound_if_right']:.2f}"
+        table.append(
+            f"| {row['label']} | {row['problems']} | {row['accuracy']:.3f} "
+            f"| {row['low']:.3f} – {row['high']:.3f} | {row['thinking_tokens']:.0f} | {sound} |"
+        )
     limits = "\n".join(f"- {line}" for line in card["limits"])
-    title = f"## {card['task'].capitalize()}" + (
-        f", {card['style']}" if card["task"] != "tents" else ""
-    )
     return [
         title,
-        made,
-        asked,
-        table,
+        training,
+        f"Tested on problems {test['problems']}; {test['decoding']}.",
+        "\n".join(table),
         *_seeds(card["seeds"]),
         "Limits:",
         limits,
@@ -164,34 +166,38 @@ def _card(card: dict[str, Any]) -> list[str]:
 
 
 def _seeds(seeds: list[dict[str, Any]]) -> list[str]:
-    """The same recipe with other training seeds, side by side."""
+    """Return a table of the same recipe with other training seeds, side by side."""
     if len(seeds) < 2:
         return ["One training seed so far."]
     labels = list(seeds[0]["accuracy"])
-    names = [
-        f"{s['seed']}, second attempt" if s.get("tries") == 2 else f"{s['seed']}" for s in seeds
-    ]
-    rows = [
-        " | ".join([f"| {name}", *(f"{s['accuracy'][label]:.2f}" for label in labels)]) + " |"
-        for name, s in zip(names, seeds, strict=True)
-    ]
-    head = " | ".join(["| seed", *labels]) + " |"
-    said = f"Other training seeds, same recipe. Seed {seeds[0]['seed']} ships, chosen before the others were trained."
-    return [said, "\n".join([head, "|---" * (len(labels) + 1) + "|", *rows])]
+    lines = [" | ".join(["| seed", *labels]) + " |", "|---" * (len(labels) + 1) + "|"]
+    for row in seeds:
+        name = str(row["seed"])
+        if row.get("tries") == 2:
+            name += ", second attempt"
+        accuracies = [f"{row['accuracy'][label]:.2f}" for label in labels]
+        lines.append(" | ".join([f"| {name}", *accuracies]) + " |")
+    about = (
+        f"Other training seeds, same recipe. Seed {seeds[0]['seed']} ships, chosen before the "
+        "others were trained."
+    )
+    return [about, "\n".join(lines)]
 
 
 def _study_file() -> str:
     hidden = {"name", "where", "folder", "task", "model", "figure"}
     rows = [row for row in describe.schema(Study) if row["key"] not in hidden]
     text = """\
-A study is one TOML file. A list is a sweep, except for settings that are themselves lists. An unknown key is an error
-that names the nearest known one. Any key can be overridden on the command line: `--set problems=5`,
-`--set model.id=qwq`, `--set 'task.size=[16, 25]'`, `--set model[1].budget=4096`.
+A study is one TOML file. A list is a sweep, except for settings that are themselves lists. An
+unknown key is an error that names the nearest known one. Any key can be overridden on the command
+line: `--set problems=5`, `--set model.id=qwq`, `--set 'task.size=[16, 25]'`,
+`--set model[1].budget=4096`.
 
-- `[[task]]` takes `name`, `size` and the settings of that [task](tasks.md). Conversations also take `remember` and
-  `window` (what the model is shown of earlier turns).
-- `[[model]]` takes `name`, the settings of that [model](models.md), and `method`: a list of tables, applied in order.
-  It and each of its methods take `ray`: what they need [on a cluster](../gpus.md#several-processes-and-machines).
+- `[[task]]` takes `name`, `size` and the settings of that [task](tasks.md). Conversations also take
+  `remember` and `window` (what the model is shown of earlier turns).
+- `[[model]]` takes `name`, the settings of that [model](models.md), and `method`: a list of tables,
+  applied in order. It and each of its methods take `ray`: what they need
+  [on a cluster](../gpus.md#several-processes-and-machines).
 - `[[figure]]` takes `name` and the settings of that [figure](figures.md).
 
 `name` may also be the path of a file of your own, such as `"./mine.py"`, relative to the study."""

@@ -38,7 +38,8 @@ if __name__ == "__main__":
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 
-    settings = f"model=served,base_url={url}/chat/completions,num_concurrent={concurrency},tokenized_requests=False"
+    settings = f"model=served,base_url={url}/chat/completions"
+    settings += f",num_concurrent={concurrency},tokenized_requests=False"
     result = simple_evaluate(
         model="local-chat-completions",
         model_args=settings,

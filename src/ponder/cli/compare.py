@@ -104,8 +104,8 @@ def compare(
     store_b = b_store or store
     results_a = study_a.results(store)
     results_b = study_b.results(store_b)
-    same = b_study is None and b_store in (None, store)
-    a, b = _labels(results_a.study, results_b.study, a, b, same=same)
+    same_run = b_study is None and b_store in (None, store)
+    a, b = _labels(results_a.study, results_b.study, a, b, same_run=same_run)
     run_a = command("run", study, settings, store, models)
     run_b = command("run", study, settings, store_b, models)
     if b_study:
@@ -135,21 +135,22 @@ def compare(
 
 
 def _labels(
-    study: Study, other: Study, a: str | None, b: str | None, *, same: bool
+    study_a: Study, study_b: Study, a: str | None, b: str | None, *, same_run: bool
 ) -> tuple[str, str]:
     """Return the labels of A and B: those given, or the study's two models."""
-    variants = list(dict.fromkeys(cell.label.variant for cell in study.cells))
-    other_variants = list(dict.fromkeys(cell.label.variant for cell in other.cells))
-    if a is None and same and len(variants) == 2:
-        a, b = variants
-    elif a is None and not same and len(variants) == len(other_variants) == 1:
-        a = variants[0]
-        b = other_variants[0]
+    variants_a = list(dict.fromkeys(cell.label.variant for cell in study_a.cells))
+    variants_b = list(dict.fromkeys(cell.label.variant for cell in study_b.cells))
+    if a is None and same_run and len(variants_a) == 2:
+        a, b = variants_a
+    elif a is None and not same_run and len(variants_a) == len(variants_b) == 1:
+        a = variants_a[0]
+        b = variants_b[0]
     if a is None or b is None:
         missing = "name two models" if a is None else f"name the model to compare `{a}` with"
-        names = ", ".join(f"`{name}`" for name in dict.fromkeys([*variants, *other_variants]))
+        variants = dict.fromkeys([*variants_a, *variants_b])
+        names = ", ".join(f"`{name}`" for name in variants)
         raise UserError(f"{missing}: ponder compare STUDY A B", hint=f"known: {names}")
-    if same and a == b:
+    if same_run and a == b:
         raise UserError(
             f"`{a}` can't be compared with itself",
             hint="name another model, or another store: --b-store",
@@ -266,9 +267,9 @@ def text(tables: Tables, show: str) -> str:
         sizes = [row for row in tables["sizes"] if row["task"] == task]
         omitted = [row for row in tables["omitted"] if row["task"] == task]
         lines: list[tuple[str, ...]] = [("", "A", "B", "B − A or B / A", "p", "adjusted p")]
+        too_few = record["problems"] < FEWEST_PAIRS
         for row in rows:
-            few = record["problems"] < FEWEST_PAIRS
-            lines.append(_quantity(row, record["currency"], few=few))
+            lines.append(_quantity(row, record["currency"], too_few=too_few))
         notes = [f"{row['quantity']}: {row['note']}" for row in rows if row["note"]]
         notes += [f"no {row['quantity']}: {row['why']}" for row in omitted]
         counted = f"{in_common(record)}; {TITLES[panel['token_kind']]}"
@@ -281,14 +282,14 @@ def text(tables: Tables, show: str) -> str:
     return "\n\n".join(paragraphs)
 
 
-def _quantity(row: dict[str, Any], currency: str, *, few: bool) -> tuple[str, ...]:
+def _quantity(row: dict[str, Any], currency: str, *, too_few: bool) -> tuple[str, ...]:
     """Return a quantity as the cells of the table; without an effect if problems are too few."""
     name = row["quantity"]
     if name.startswith("money"):
         name = f"{currency} per right answer"
     a = _estimate(row, "a")
     b = _estimate(row, "b")
-    if few:
+    if too_few:
         return name, a, b, "–", "–", "–"
     return name, a, b, effect(row), small(row["p_value"]), small(row["q_value"])
 

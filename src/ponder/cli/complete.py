@@ -19,9 +19,9 @@ def _starting(incomplete: str, words: Iterable[str] | dict[str, str]) -> list[Co
     """Return the words with this beginning; a dict also has a description of each."""
     summaries = words if isinstance(words, dict) else dict.fromkeys(words)
     items = []
-    for word, summary in summaries.items():
-        if word.startswith(incomplete):
-            items.append(CompletionItem(word, help=summary))
+    for completion, summary in summaries.items():
+        if completion.startswith(incomplete):
+            items.append(CompletionItem(completion, help=summary))
     return items
 
 

@@ -94,7 +94,7 @@ BAD_LINES = click.option(
 )
 COLUMNS = click.option(
     "--column",
-    "named",
+    "columns",
     multiple=True,
     metavar="FIELD=NAME",
     help="Column of the question, thinking, answer or gold. May be repeated.",
@@ -123,10 +123,10 @@ def plugin_settings(of: str) -> Callable[[Command], Command]:
     return click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help=text)
 
 
-def named_columns(named: Sequence[str]) -> dict[str, str]:
+def named_columns(options: Sequence[str]) -> dict[str, str]:
     """Return the table that `--column thinking=cot` options stand for."""
     columns = {}
-    for text in named:
+    for text in options:
         field, _, column = text.partition("=")
         if not field or not column:
             raise UserError(
@@ -205,11 +205,11 @@ class Verbs(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         name = args[0]
-        known = self.list_commands(ctx)
-        if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
+        commands = self.list_commands(ctx)
+        if name not in commands and not name.startswith("-") and not ctx.resilient_parsing:
             from ponder.core.plugins import nearest
 
-            hint = nearest(name, known)
+            hint = nearest(name, commands)
             if name in self.gone:
                 hint = f"use `{self.gone[name].replace('…', shlex.join(args[1:]))}`"
             raise UserError(f"there is no command `{ctx.command_path} {name}`", hint=hint)
@@ -252,22 +252,22 @@ def _report(error: UserError) -> None:
     tell(text)
 
 
-def _each_set(words: Iterable[str]) -> Iterator[str]:
+def _each_set(arguments: Iterable[str]) -> Iterator[str]:
     """Yield `--set a=1 b=2` as `--set a=1 --set b=2`: click takes one value per option."""
-    after_option = False  # the word before was `--set`
-    after_value = False  # the word before was a value of `--set`
-    for word in words:
+    after_option = False  # the argument before was `--set`
+    after_value = False  # the argument before was a value of `--set`
+    for argument in arguments:
         if after_option:
-            yield word
+            yield argument
             after_option = False
             after_value = True
-        elif after_value and _SETTING.match(word):
+        elif after_value and _SETTING.match(argument):
             yield "--set"
-            yield word
+            yield argument
         else:
-            yield word
-            after_option = word == "--set"
-            after_value = word.startswith("--set=")
+            yield argument
+            after_option = argument == "--set"
+            after_value = argument.startswith("--set=")
 
 
 def _mistake(error: Exception) -> UserError | None:

@@ -79,8 +79,12 @@ def table(rows: Sequence[Sequence[Any]], *, numbers: int = 0, heading: bool = Tr
     The first row is the heading. A table that is too wide folds: numbers stand below the text of
     their row; if there are none, the last column is wrapped, or stands below the others.
     """
-    cells = [[_cell(value) for value in row] for row in rows]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    cells = []
+    for row in rows:
+        cells.append([_cell(value) for value in row])
+    widths = []
+    for column in zip(*cells, strict=True):
+        widths.append(max(len(cell) for cell in column))
     first_number = len(widths) - numbers
     available = _width()
     total = sum(widths) + len(_GAP) * (len(widths) - 1)
@@ -122,14 +126,18 @@ def _aligned(row: Sequence[str], widths: Sequence[int], group: Sequence[int], fi
 def _groups(widths: Sequence[int], first_number: int, available: int) -> list[list[int]]:
     """Divide columns into lines that fit; numbers begin a new line."""
     groups: list[list[int]] = []
-    used = 0
+    line_width = 0
     for i, width in enumerate(widths):
-        fits = used + len(_GAP) + width <= available
-        if not groups or not fits or i == first_number:
-            groups.append([])
-            used = len(_GAP) if len(groups) > 1 else -len(_GAP)
-        groups[-1].append(i)
-        used += len(_GAP) + width
+        if not groups:
+            groups.append([i])
+            line_width = width
+        elif i == first_number or line_width + len(_GAP) + width > available:
+            # Every line but the first is indented by a gap.
+            groups.append([i])
+            line_width = 2 * len(_GAP) + width
+        else:
+            groups[-1].append(i)
+            line_width += len(_GAP) + width
     return groups
 
 
@@ -141,10 +149,12 @@ def _wrap_last(
     for index, row in enumerate(cells):
         lines = textwrap.wrap(row[last], last_width) or [""]
         start = _GAP.join(row[i].ljust(widths[i]) for i in range(last))
-        for number, line in enumerate(lines):
-            before = start if number == 0 else " " * len(start)
-            text = f"{before}{_GAP}{line}".rstrip()
-            yield bold(text) if heading and index == 0 else text
+        for line in lines:
+            text = f"{start}{_GAP}{line}".rstrip()
+            if heading and index == 0:
+                text = bold(text)
+            yield text
+            start = " " * len(start)
 
 
 def _stacked(cells: Sequence[Sequence[str]], available: int, heading: bool) -> Iterator[str]:

@@ -32,10 +32,10 @@ def list_(kind: str | None, as_json: bool) -> None:
 
     kinds = [*plugins.KINDS, "studies"]
     if kind:
-        only = plugins.kind_of(kind)
-        if only is None:
+        plural_kind = plugins.kind_of(kind)
+        if plural_kind is None:
             raise UserError(f"there is no kind `{kind}` to list", hint=plugins.nearest(kind, kinds))
-        kinds = [only]
+        kinds = [plural_kind]
     summaries = {}
     for name in kinds:
         summaries[name] = study.built_in() if name == "studies" else plugins.names(name)
@@ -163,7 +163,7 @@ def scaffold(kind: str, name: str, folder: Path) -> Path:
 
     plural_kind = plugins.kind_of(kind)
     if plural_kind not in plugins.KINDS:
-        nouns = [known.singular for known in plugins.KINDS.values()]
+        nouns = [plugin_kind.singular for plugin_kind in plugins.KINDS.values()]
         raise UserError(f"there is no kind of plugin `{kind}`", hint=plugins.nearest(kind, nouns))
     kind = plugins.KINDS[plural_kind].singular
     if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower():

@@ -142,7 +142,7 @@ def _need(
     guess: dict[str, float] | None,
 ) -> Need:
     """Return what a model needs, given the cells and outcomes of one or two variants."""
-    seeds_by_variant = [len({cell.training_seeds for cell in variant}) for variant in cells]
+    seeds_by_variant = _seeds_by_variant(cells)
     seeds = max(seeds_by_variant)
     trained = [number > 1 for number in seeds_by_variant]
     by_size = {cell.size: cell for cell in cells[-1]}
@@ -201,6 +201,15 @@ def _by_training(
     return untrained_sum, trained_sum
 
 
+def _seeds_by_variant(cells: Sequence[list[StudyCell]]) -> list[int]:
+    """Return how many training seeds each variant has."""
+    numbers = []
+    for variant in cells:
+        seeds = {cell.training_seeds for cell in variant}
+        numbers.append(len(seeds))
+    return numbers
+
+
 def _components(
     label: str,
     task: str,
@@ -213,16 +222,16 @@ def _components(
     from ponder.stats.power import of_one, of_two
 
     if guess is not None:
-        trained = sum(len({cell.training_seeds for cell in variant}) > 1 for variant in cells)
-        known = {key: guess[key] for key in ("discordant", "within", "seeds") if key in guess}
-        one_or_two = guessed(guess.get("accuracy", 0.5), trained=trained, **known)
+        trained = sum(number > 1 for number in _seeds_by_variant(cells))
+        guesses = {key: guess[key] for key in ("discordant", "within", "seeds") if key in guess}
+        one_or_two = guessed(guess.get("accuracy", 0.5), trained=trained, **guesses)
         return one_or_two[len(cells) - 1], "a guess"
     data = variants({str(number): variant for number, variant in enumerate(outcomes)})
     if len(data.variants) < len(cells) or data.problems < 2:
-        what = f"`{label}` has too few answers to plan from"
+        message = f"`{label}` has too few answers to plan from"
         if task:
-            what += f" on {task}"
-        raise UserError(what, hint=f"{FROM_PROBE}; {FROM_GUESS}")
+            message += f" on {task}"
+        raise UserError(message, hint=f"{FROM_PROBE}; {FROM_GUESS}")
     if len(cells) == 1:
         components = of_one(data.variants[0])
     else:
@@ -271,7 +280,7 @@ def read_guess(text: str) -> dict[str, float]:
 
     guess = {}
     for setting in text.split(","):
-        key, _, value = (word.strip() for word in setting.partition("="))
+        key, _, value = (side.strip() for side in setting.partition("="))
         if key not in GUESSES:
             raise UserError(
                 f"there is no guess `{key}`", where="--guess", hint=nearest(key, GUESSES)
@@ -285,11 +294,11 @@ def read_guess(text: str) -> dict[str, float]:
             raise UserError(f"{key} is a fraction from 0 to 1, not {value}", where="--guess")
     accuracy = guess.get("accuracy", 0.5)
     # One model is right, the other wrong: each in half of these problems.
-    most = 2 * min(accuracy, 1 - accuracy)
-    if guess.get("discordant", 0) > most + 1e-9:
+    max_discordant = 2 * min(accuracy, 1 - accuracy)
+    if guess.get("discordant", 0) > max_discordant + 1e-9:
         raise UserError(
             f"models with an accuracy of {accuracy:g} can't disagree "
-            f"on more than {most:g} of the problems",
+            f"on more than {max_discordant:g} of the problems",
             where="--guess discordant",
         )
     return guess

@@ -189,7 +189,7 @@ def reward(
     quality: str,
     settings: tuple[str, ...],
     by: Any,
-    named: tuple[str, ...],
+    columns: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Train a process reward on reasoning traces.
@@ -211,7 +211,8 @@ def reward(
     with error_at("--from"):
         reader.check_id()
     judge = build("rewards", {"of": reader.of, **labels}, "--quality", Path())
-    split = [steps(trace, by) for trace in read(traces, columns=named_columns(named))]
+    source = read(traces, columns=named_columns(columns))
+    split = [steps(trace, by) for trace in source]
     watch(training.train(reader, split, out, recipe, judge), as_json=as_json)
     _print_folder(out, as_json)
     words = ["ponder", "score", str(traces), "--reward", "trained", "--set", f"id={out}"]

@@ -57,7 +57,7 @@ def score(
     name: str | None,
     settings: tuple[str, ...],
     by: Any,
-    named: tuple[str, ...],
+    columns: tuple[str, ...],
     bad: Any,
     show: int | None,
     out: Path | None,
@@ -73,7 +73,7 @@ def score(
     from ponder.traces import read
     from ponder.traces.score_file import Scoring
 
-    source = read(traces, bad, named_columns(named))
+    source = read(traces, bad, named_columns(columns))
     if show:
         _show(source, show, by, as_json)
         return
@@ -107,7 +107,7 @@ def _show(source: TraceFile, number: int, by: Any, as_json: bool) -> None:
 
 
 def _fields(reading: Understood, by: By) -> dict[str, Any]:
-    """Return each field of a trace as it was read, its column, and the columns that were not read."""
+    """Return each field of a trace as it was read, its column, and the unread columns."""
     from ponder.traces import steps
     from ponder.traces.trace import FIELDS
 
@@ -251,8 +251,10 @@ def select(
             hint="--top 1000, --threshold 0.8, or --by all",
         )
     studies = _studies(without)
-    choice = Choice(without=tuple(name for name in without if name not in studies), **settings)
-    out = out or Path(f"{scored.stem.removesuffix('.scored')}.chosen.jsonl")
+    files_and_tasks = tuple(name for name in without if name not in studies)
+    choice = Choice(without=files_and_tasks, **settings)
+    if out is None:
+        out = Path(f"{scored.stem.removesuffix('.scored')}.chosen.jsonl")
     selecting = Selecting(read(scored, bad), choice, out, _asked(studies))
     watch(selecting)
     tell(selecting.table())
@@ -262,10 +264,10 @@ def select(
 
 
 def _studies(names: tuple[str, ...]) -> list[str]:
+    """Return the names in `--without` that are studies, not files or tasks."""
     from ponder.core import plugins
     from ponder.study.study import built_in
 
-    """Return the names in `--without` that are studies, not files or tasks."""
     studies = []
     for name in names:
         is_built_in = name in built_in() and name not in plugins.names("tasks")

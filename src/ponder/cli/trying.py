@@ -334,13 +334,13 @@ def _ends(estimate: Estimate) -> list[float | None]:
 
 def _text(attempts: Sequence[dict[str, Any]], totals: Sequence[dict[str, Any]]) -> str:
     """Return the table of attempts, the ends of unparsed replies, and a sentence per model."""
-    several = len(totals) > 1
+    several_models = len(totals) > 1
     sampled = any(attempt["sample"] > 1 for attempt in attempts)
     rows: list[tuple[Any, ...]] = [
         ("problem", "result", "parsed answer", "right answer", "output tokens")
     ]
     for attempt in attempts:
-        name = _name(attempt, several, sampled)
+        name = _name(attempt, several_models, sampled)
         answers = (_short(attempt["parsed"]), _short(attempt["right"]))
         rows.append((name, attempt["result"], *answers, attempt["tokens"]))
     paragraphs = []
@@ -348,7 +348,7 @@ def _text(attempts: Sequence[dict[str, Any]], totals: Sequence[dict[str, Any]]) 
         paragraphs.append(table(rows, numbers=1))
     unparsed = [attempt for attempt in attempts if attempt["result"] == "unparsed"]
     for attempt in unparsed[:MAX_REPLIES]:
-        name = _name(attempt, several, sampled)
+        name = _name(attempt, several_models, sampled)
         end = textwrap.indent(printable(attempt["reply_end"].strip()) or "(an empty reply)", "    ")
         why = attempt["why"]
         paragraphs.append(f"problem {name}, unparsed: {why}. The reply ends:\n{end}")
@@ -359,10 +359,10 @@ def _text(attempts: Sequence[dict[str, Any]], totals: Sequence[dict[str, Any]]) 
     return "\n\n".join(paragraphs)
 
 
-def _name(attempt: dict[str, Any], several: bool, sampled: bool) -> str:
+def _name(attempt: dict[str, Any], several_models: bool, sampled: bool) -> str:
     """Return an attempt's problem, with its model and sample if there are several."""
     words = [str(attempt["problem"])]
-    if several:
+    if several_models:
         words.insert(0, attempt["model"])
     if sampled:
         words.append(f"sample {attempt['sample']}")
@@ -393,11 +393,11 @@ def _sentence(total: dict[str, Any]) -> str:
             text += f" ({', '.join(endings)})"
         return text
     accuracy, low, high = interval(*total["pass_at_1"], scale=100)
-    tokens, fewest, most = interval(*total["output_tokens"])
+    tokens, lowest, highest = interval(*total["output_tokens"])
     attempts = f"{count(total['attempts'], 'attempt')} at {count(total['problems'], 'problem')}"
     return wrap(
         f"{bold(name)}: pass@1 {accuracy} % [{low}, {high}], "
-        f"{tokens} output tokens per answer [{fewest}, {most}]; "
+        f"{tokens} output tokens per answer [{lowest}, {highest}]; "
         f"{', '.join([attempts, *endings])}"
     )
 

@@ -228,8 +228,8 @@ class TrainingProblems:
     seed: int  # the study's
     # How many problems of this task and size the study asks; None if it asks all of them.
     asked: int | None = 0
-    # Whether keys of attempts include these problems, if an eviction policy is trained on them. They
-    # don't for weights that ship with a trained policy, unless the study has a [[train]].
+    # Whether keys of attempts include these problems, if an eviction policy is trained on them.
+    # They don't for weights that ship with a trained policy, unless the study has a [[train]].
     in_key: bool = False
 
     def identity(self) -> dict[str, Any]:
@@ -399,8 +399,8 @@ class Figure(Plugin, ABC):
     # A name that is one of the figure's own keys stands for that key's value. Write a literal:
     # `study/check.py` parses it from the source, because importing Altair takes 0.3 s.
     needs: ClassVar[Mapping[str, str]] = {}
-    # Whether outcomes need `details["ballot"]`, a number that is the same for all samples of a problem
-    # with equal answers. Stored answers are parsed again only for figures that set it.
+    # Whether outcomes need `details["ballot"]`, a number that is the same for all samples of a
+    # problem with equal answers. Stored answers are parsed again only for figures that set it.
     counts_votes: ClassVar[bool] = False
 
     @abstractmethod

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from ponder.core.nouns import Bill
 
 
-# Commands in hints, and the calls that replace them in Python. A command without a counterpart stays
-# and is marked "(in a terminal)".
+# Commands in hints, and the calls that replace them in Python. A command without a counterpart
+# stays and is marked "(in a terminal)".
 IN_PYTHON = (
     (r"ponder (?:run|prepare) STUDY", "study.run()"),
     (r"ponder run --ray", 'study.run(ray="auto")'),
@@ -66,7 +66,7 @@ class Location(str):
 class UserError(Exception):
     """A mistake that the user can correct: what is wrong, where, and what to do about it.
 
-        raise UserError("task `tens` is unknown", where="task[0].name", hint="did you mean `tents`?")
+        raise UserError("`tens` is unknown", where="task[0].name", hint="did you mean `tents`?")
 
     Write it for the command line, which prints `in_terminal()`. A script or a notebook shows
     `str()`, in which commands and options become calls and arguments; pass `in_python` where it

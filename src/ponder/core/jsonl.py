@@ -26,7 +26,7 @@ RELATIVE = (
 
 
 def check_ends(path: Path) -> None:
-    """Raise `UserError` for a pipe or a device, which a stranger's study may name: no end to read."""
+    """Raise `UserError` for a pipe or a device: a stranger's study may name one without an end."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise UserError(f"{path} is a pipe or a device, not a file", hint=RELATIVE)
 

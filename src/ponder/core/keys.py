@@ -61,7 +61,7 @@ def weights_fingerprint(folder: Path) -> str | None:
 
 @lru_cache
 def _sampled(path: Path, _: int, size: int) -> str:
-    """Return a hash of a file's size and of blocks spread over it: all 60 GB would take a minute."""
+    """Return a hash of a file's size and of blocks spread over it: 60 GB would take a minute."""
     hashed = hashlib.blake2b(str(size).encode(), digest_size=16)
     with path.open("rb") as file:
         for n in range(BLOCKS):

@@ -256,7 +256,7 @@ IGNORE = Observer()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call of a model: the messages, and the problem for models that render their own prompt."""
+    """One call of a model: the messages, and the problem for models that render the prompt."""
 
     task: Task
     problem: Problem

@@ -382,7 +382,7 @@ def _check_class(kind: str, name: str, cls: type[Plugin]) -> None:
 
 
 def _check_capabilities(kind: str, noun: str, name: str, cls: type[Plugin]) -> None:
-    """Raise `UserError` for a method of a capability that a plugin doesn't inherit: it is unused."""
+    """Raise `UserError` for an unused method: one of a capability that a plugin doesn't inherit."""
     for capability in CAPABILITIES.get(kind, ()):
         if issubclass(cls, capability):
             continue

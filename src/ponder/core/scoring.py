@@ -194,7 +194,7 @@ class Trainable(Fitted):
     def fit(
         self, network: Any, traces: Sequence[TokenTrace], folder: Path, facts: Mapping[str, Any]
     ) -> Iterator[Progress]:
-        """Train it on a network's own correct traces, write to `fitted_path`, and yield progress."""
+        """Train it on a network's correct traces, write to `fitted_path`, and yield progress."""
 
     def fitted_path(self, folder: Path) -> Path:
         """Return the folder that `fit` writes for the weights in a folder."""

@@ -34,8 +34,9 @@ _SECRET_FIELD = re.compile(
 _SECRET_PARAMETER = re.compile(r"^(key|code|sig|signature|sas|pass|pwd)$", re.IGNORECASE)
 # A field `…_token` is a secret unless the word before it names a token of a vocabulary.
 _VOCABULARY = {
-    "eos", "bos", "pad", "unk", "cls", "sep", "mask", "stop", "start", "begin", "end", "special", "image", "audio",
-    "video", "think", "thinking", "reasoning", "tool", "first", "last", "next", "forced",
+    "eos", "bos", "pad", "unk", "cls", "sep", "mask", "stop", "start", "begin", "end", "special",
+    "image", "audio", "video", "think", "thinking", "reasoning", "tool", "first", "last", "next",
+    "forced",
 }  # fmt: skip
 _LONG = 12  # characters; a shorter value may be a word
 _START = 8  # characters of a long value that are recognized where the rest is cut off
@@ -50,7 +51,8 @@ _HTML_NAMES = {'"': "quot", "'": "apos", "&": "amp", "<": "lt", ">": "gt"}
 _KEY = re.compile(
     r"""(?<![A-Za-z0-9])(?:
     sk-(?:ant|proj|or|svcacct|admin)-[A-Za-z0-9_-]{16,} | sk-(?:[A-Za-z0-9_-]*[-_])?[A-Za-z0-9]{16,}
-    | (?:hf|fw|r8|gsk|gh[pousr])_[A-Za-z0-9]{20,} | (?:xai|csk|pplx)-[A-Za-z0-9]{20,} | AKIA[A-Z0-9]{16}
+    | (?:hf|fw|r8|gsk|gh[pousr])_[A-Za-z0-9]{20,} | (?:xai|csk|pplx)-[A-Za-z0-9]{20,}
+    | AKIA[A-Z0-9]{16}
     | (?:AIza|glpat-|nvapi-|tgp_v1_|github_pat_|xox[abops]-)[A-Za-z0-9_-]{20,}
     | eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}
     | (?:Bearer|Basic)[ ]+[A-Za-z0-9+/_.=~-]{12,})""",
@@ -242,7 +244,7 @@ def _letters(text: str) -> str:
 
 
 def _letter_forms(value: str) -> list[str]:
-    """Return the letters and digits of a value as it is, and in the encodings that programs print."""
+    """Return the letters and digits of a value, plain and in the encodings that programs print."""
     octets = value.encode()
     forms = [
         value,

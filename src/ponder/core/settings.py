@@ -235,7 +235,7 @@ def base(value: Any, folder: Path | None) -> Path | None:
 
 
 def _path(folder: Path | None, value: Any) -> Path:
-    """Return the path that a setting names. Raise `UserError` for a study that is read from a store.
+    """Return the path that a setting names. Raise `UserError` for a study read from a store.
 
     Such a study may be somebody else's: it must not choose which files are opened here.
     """

@@ -95,8 +95,9 @@ def interval(
     """Return a value and the ends of its interval with the digits that the interval supports.
 
     The last digit is at most a quarter of the interval's width: 86 [82, 90], 85.2 [84.9, 85.5].
-    There are at most four significant digits, for narrow intervals. An unknown value and an open end are `?`. `scale` multiplies all three, such as 100 for
-    percentages; `signed` writes a plus before positive numbers.
+    There are at most four significant digits, for narrow intervals. An unknown value and an open
+    end are `?`. `scale` multiplies all three, such as 100 for percentages; `signed` writes a plus
+    before positive numbers.
     """
     numbers = [math.nan if number is None else scale * number for number in (value, low, high)]
     finite = [abs(number) for number in numbers if math.isfinite(number)]
@@ -110,14 +111,16 @@ def interval(
         elif not math.isfinite(width):
             decimals -= 1  # an open interval: three significant digits
     decimals = max(0, decimals)
-    sign = "+" if signed else ""
     texts = []
     for number in numbers:
-        if math.isfinite(number):
-            rounded = round(number, decimals) + 0.0  # not -0.0
-            texts.append(f"{rounded:{sign},.{decimals}f}".replace("-", "−"))
-        else:
+        if not math.isfinite(number):
             texts.append("?")
+            continue
+        rounded = round(number, decimals) + 0.0  # not -0.0
+        text = f"{rounded:,.{decimals}f}".replace("-", "−")
+        if signed and rounded > 0:
+            text = f"+{text}"
+        texts.append(text)
     return texts[0], texts[1], texts[2]
 
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 OBSERVED = {"sdpa": "ponder_sdpa", "eager": "ponder_eager"}
 # Arguments that change the attention weights. With them, the model's own function computes these.
 WEIGHT_ARGUMENTS = ("softcap", "s_aux")
-# `WEIGHT_ARGUMENTS`, and arguments without effect in a full-attention layer of a decoder. All others
-# are refused, because they may change what a layer attends to.
+# `WEIGHT_ARGUMENTS`, and arguments without effect in a full-attention layer of a decoder. All
+# others are refused, because they may change what a layer attends to.
 KNOWN_ARGUMENTS = {
     *WEIGHT_ARGUMENTS,
     "cache_position",

@@ -274,21 +274,21 @@ def pick(
 
 
 def step_scores(
-    thinking: str, parts: Sequence[str], scores: Sequence[float]
+    thinking: str, step_texts: Sequence[str], scores: Sequence[float]
 ) -> tuple[tuple[int, float], ...]:
     """Return where each step of the thinking ends, with its score.
 
     Return () if the reward split the reply into other steps.
     """
-    if len(parts) != len(scores):
+    if len(step_texts) != len(scores):
         return ()
     ends: list[tuple[int, float]] = []
     end = 0
-    for part, score in zip(parts, scores, strict=True):
-        start = thinking.find(part, end)
+    for step, score in zip(step_texts, scores, strict=True):
+        start = thinking.find(step, end)
         if start < 0:
             break  # the steps after it are those of the answer
-        end = start + len(part)
+        end = start + len(step)
         ends.append((end, round(score, 3)))
     return tuple(ends)
 

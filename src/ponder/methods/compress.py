@@ -82,8 +82,10 @@ class Compress(Method, Prepared, ChecksPrompts, Measuring):
         ):
             raise plugins.unknown("policies", self.policy)
         if self.policy == "oracle" and self.fidelity != "only":
-            what = "the policy `oracle` needs the whole text in advance, so it can't generate one"
-            raise UserError(what, hint='fidelity = "only" measures it on the full cache\'s text')
+            message = (
+                "the policy `oracle` needs the whole text in advance, so it can't generate one"
+            )
+            raise UserError(message, hint='fidelity = "only" measures it on the full cache\'s text')
         self._cache_budget()
         if self.settings:
             self._policy()

@@ -64,13 +64,13 @@ class Dpo(SampleSettings, WeightMethod):
         """Return pairs of the shortest right sample of a problem and one that is rejected."""
         pairs: list[Unit] = []
         unsolved = 0
-        for drawn in samples:
-            right = [sample for sample in drawn if sample.right]
+        for problem_samples in samples:
+            right = [sample for sample in problem_samples if sample.right]
             if not right:
                 unsolved += 1
                 continue
             chosen = min(right, key=lambda sample: sample.tokens)
-            rejected = [sample for sample in drawn if self._rejected(sample, chosen)]
+            rejected = [sample for sample in problem_samples if self._rejected(sample, chosen)]
             rejected.sort(key=lambda sample: sample.tokens, reverse=True)
             pairs += [Unit((chosen.text, sample.text)) for sample in rejected[: self.pairs]]
         record.notes["problems without a right sample"] = unsolved

@@ -208,9 +208,9 @@ class LengthRl(TrainingSettings, WeightMethod):
                 record.rollout_tokens += read_tokens
                 process_scores.append(scores)
                 units += self.units(samples, iteration, scores)
-                right, asked = rates[index]
+                right, sampled = rates[index]
                 right += sum(sample.right for sample in samples)
-                rates[index] = (right, asked + len(samples))
+                rates[index] = (right, sampled + len(samples))
             if units:
                 number_of_samples = len(indices) * self.n
                 inner_steps = [Step(range(len(units)), number_of_samples)] * self.inner

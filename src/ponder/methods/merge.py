@@ -38,9 +38,9 @@ class Merge(WeightMethod):
             raise UserError(f"weight is between 0 and 1, not {self.weight}", hint="weight = 0.5")
 
     def inputs(self, model: Model) -> Iterator[Input]:
-        for part in (model, self.other, self.base):
-            if part:
-                yield Input(weights_folder(part, self.train_on[0].task))
+        for source in (model, self.other, self.base):
+            if source:
+                yield Input(weights_folder(source, self.train_on[0].task))
 
     def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
         yield {"with": self.other.title(), "weight": self.weight}

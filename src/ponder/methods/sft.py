@@ -27,7 +27,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, BinaryIO, ClassVar, Literal, TypeAlias
 
 import msgspec
 
@@ -156,7 +156,7 @@ class Sft(EpochSettings, WeightMethod):
         yield from super().inputs(model)
         for teacher in self.teachers:
             limit = partial(sampling_limit, teacher, self.train_on, self.pool, 1, 0)
-            yield Input(self._kept(teacher), (teacher,), limit)
+            yield Input(self._samples_file(teacher), (teacher,), limit)
         if self.by == "reward" and self.reward:
             judge = judge_of(self.reward)
             if judge:
@@ -167,9 +167,7 @@ class Sft(EpochSettings, WeightMethod):
                 yield Input(self._scores_file())
 
     def _scoring_limit(self, reward: Reward) -> Spend | None:
-        """Return the most that a judge may take to score the pool; None if a teacher's reply has no
-        limit.
-        """
+        """Return an upper bound on a judge's tokens; None if a teacher's reply has no limit."""
         judge = judge_of(reward)
         prices = judge.prices if judge else None
         total = Spend()
@@ -184,21 +182,17 @@ class Sft(EpochSettings, WeightMethod):
             total = total.plus(longest.as_reward(prices).times(self.pool))
         return total
 
-    def _kept(self, teacher: Model) -> Path:
+    def _samples_file(self, teacher: Model) -> Path:
         return samples_file(teacher, self.train_on, self.pool, 1, 0)
 
     def _scores_file(self) -> Path:
-        """Where the pool's scores are kept, for other selections from it."""
+        """Return the file of the pool's scores, which other selections from it use too."""
         assert self.reward
-        pool = (
-            fingerprint(self.data)
-            if self.data
-            else [self._kept(teacher).name for teacher in self.teachers]
-        )
-        return (
-            models_folder()
-            / f"scores-{digest(self.reward.identity(), self.cut, pool).hex()[:20]}.json"
-        )
+        pool: object = [self._samples_file(teacher).name for teacher in self.teachers]
+        if self.data:
+            pool = fingerprint(self.data)
+        key = digest(self.reward.identity(), self.cut, pool).hex()[:20]
+        return models_folder() / f"scores-{key}.json"
 
     def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
         source = weights_to_train(model, self.train_on)
@@ -210,7 +204,7 @@ class Sft(EpochSettings, WeightMethod):
             yield from self._ask(teacher, light, pool, record)
         selection = yield from self._select(pool, record)
         record.notes["selection"] = selection.summary()
-        selected = [pool[kept.index] for kept in selection.kept]
+        selected = [pool[choice.index] for choice in selection.kept]
         verdicts = [trace.correct for trace, _ in selected if trace.correct is not None]
         record.measures["selected"] = len(selected)
         record.measures["selected_tokens"] = selection.tokens
@@ -234,31 +228,34 @@ class Sft(EpochSettings, WeightMethod):
     ) -> Iterator[Progress]:
         """Add a teacher's traces to the pool: one per problem."""
         problems = draw_problems(self.train_on, self.pool, seed=0)
-        rollouts = Rollouts(teacher, loaded, problems, 1, 0, self._kept(teacher))
+        rollouts = Rollouts(teacher, loaded, problems, 1, 0, self._samples_file(teacher))
         yield from rollouts
         record.rollout_tokens += rollouts.tokens
         record.add_cost(making_cost(teacher, self.train_on[0].task))
         name = teacher.label or teacher.title()
-        for one, (sample,) in zip(problems, rollouts.samples, strict=True):
-            known = {"teacher": name, "correct": sample.right, "tokens": sample.tokens}
-            codec = codec_name(teacher, one.task)
-            pool.append(
-                (
-                    trace_of(one.request(), sample.thinking, sample.answer, codec, **known),
-                    sample.text,
-                )
+        for problem, (sample,) in zip(problems, rollouts.samples, strict=True):
+            trace = trace_of(
+                problem.request(),
+                sample.thinking,
+                sample.answer,
+                codec_name(teacher, problem.task),
+                teacher=name,
+                correct=sample.right,
+                tokens=sample.tokens,
             )
+            pool.append((trace, sample.text))
 
     def _select(
         self, pool: Sequence[tuple[Trace, TokenExample]], record: MakingRecord
     ) -> Generator[Progress, None, Selection]:
         scores: Sequence[float | None] = [None] * len(pool)
         if self.by == "reward" and self.reward:
-            known = yield from self._scores(self.reward, [trace for trace, _ in pool])
-            scores = known.scores
-            record.rollout_tokens += known.tokens
-            # older files of scores don't have it
-            if parameters := known.parameters or _parameters(self.reward):
+            pool_scores = yield from self._scores(self.reward, [trace for trace, _ in pool])
+            scores = pool_scores.scores
+            record.rollout_tokens += pool_scores.tokens
+            # Older files of scores don't have the number of parameters.
+            parameters = pool_scores.parameters or _parameters(self.reward)
+            if parameters:
                 record.measures["reward_parameters"] = parameters
         how = Choice(
             by=self._order(),
@@ -277,7 +274,7 @@ class Sft(EpochSettings, WeightMethod):
         )
 
     def _order(self) -> By:
-        """In which order traces are kept, of those that a filter lets through."""
+        """Return the order in which traces are selected, after the filter."""
         if self.by == "right" or (self.by == "reward" and self.rule in FILTERS):
             return "shortest" if self.rule == "filter_shortest" else "random"
         return self.by
@@ -285,46 +282,51 @@ class Sft(EpochSettings, WeightMethod):
     def _scores(
         self, reward: Reward, traces: Sequence[Trace]
     ) -> Generator[Progress, None, PoolScores]:
-        """Return the scores of a pool, which are kept for other selections from it.
+        """Return the scores of a pool, from their file if another selection has written it.
 
         If interrupted, scoring resumes.
         """
-        kept, pool = self._scores_file(), digest([trace.id for trace in traces]).hex()
-        if (
-            kept.is_file()
-            and (known := msgspec.json.decode(kept.read_bytes(), type=PoolScores)).pool == pool
-        ):
-            return known  # otherwise the pool was drawn anew
-        done = kept.with_suffix(f".{pool[:16]}.jsonl")
-        with done.open("ab+") as file:
-            file.seek(0)
-            whole = [line for line in file if line.endswith(b"\n")]
-            file.truncate(sum(map(len, whole)))  # without a last line that was interrupted
-            # by index: the total, and the tokens that were read
-            scored: dict[int, tuple[float | None, int]] = {}
-            for line in whole:
-                index, total, tokens = json.loads(line)
-                scored[index] = total, tokens
-            for batch in batches((n, trace) for n, trace in enumerate(traces) if n not in scored):
+        path = self._scores_file()
+        pool = digest([trace.id for trace in traces]).hex()
+        if path.is_file():
+            stored = msgspec.json.decode(path.read_bytes(), type=PoolScores)
+            if stored.pool == pool:  # otherwise the pool was drawn anew
+                return stored
+        partial_file = path.with_suffix(f".{pool[:16]}.jsonl")
+        with partial_file.open("ab+") as file:
+            scored = _read_partial_scores(file)
+            unscored = [(n, trace) for n, trace in enumerate(traces) if n not in scored]
+            for batch in batches(unscored):
                 yield {"scored": len(scored), "of": len(traces)}
-                for k, scores in scores_by_index(
-                    reward, [steps(trace, self.cut) for _, trace in batch]
-                ):
-                    index = batch[k][0]
-                    scored[index] = scores.total, scores.bill.tokens
-                    file.write(json.dumps([index, *scored[index]]).encode() + b"\n")
+                split = [steps(trace, self.cut) for _, trace in batch]
+                for position, scores in scores_by_index(reward, split):
+                    index = batch[position][0]
+                    scored[index] = (scores.total, scores.bill.tokens)
+                    line = json.dumps([index, scores.total, scores.bill.tokens])
+                    file.write(line.encode() + b"\n")
                     file.flush()
         totals = [scored[index][0] for index in range(len(traces))]
-        known = PoolScores(
-            totals, sum(tokens for _, tokens in scored.values()), pool, _parameters(reward)
-        )
+        tokens = sum(tokens for _, tokens in scored.values())
+        pool_scores = PoolScores(totals, tokens, pool, _parameters(reward))
         if isinstance(reward, InMemory):
             reward.release()  # a student may need its memory
-        new = kept.with_suffix(f".{os.getpid()}")
-        new.write_bytes(msgspec.json.encode(known))
-        new.replace(kept)
-        done.unlink()
-        return known
+        new = path.with_suffix(f".{os.getpid()}")
+        new.write_bytes(msgspec.json.encode(pool_scores))
+        new.replace(path)
+        partial_file.unlink()
+        return pool_scores
+
+
+def _read_partial_scores(file: BinaryIO) -> dict[int, tuple[float | None, int]]:
+    """Return total and tokens by the index of a trace, and cut off an incomplete last line."""
+    file.seek(0)
+    lines = [line for line in file if line.endswith(b"\n")]
+    file.truncate(sum(map(len, lines)))
+    scored: dict[int, tuple[float | None, int]] = {}
+    for line in lines:
+        index, total, tokens = json.loads(line)
+        scored[index] = (total, tokens)
+    return scored
 
 
 def _parameters(reward: Reward) -> int | None:
@@ -355,12 +357,10 @@ def _described(traces: Sequence[Trace], cut: Cut) -> dict[str, float]:
 def _tokenized(loaded: Loaded, trace: Trace) -> TokenExample:
     """Return a trace from a file as the student's tokens."""
     if loaded.codec:
-        what = (
-            f"these weights read and write through the codec of `{loaded.codec}`, "
-            "which can't encode a file of traces"
-        )
         raise UserError(
-            what, hint="give `teachers` instead of `data`, or use weights with a chat template"
+            f"these weights read and write through the codec of `{loaded.codec}`, "
+            "which can't encode a file of traces",
+            hint="give `teachers` instead of `data`, or use weights with a chat template",
         )
     cut_off = trace.extra.get("stop") == "length"  # such a reply doesn't teach to stop
     completion = Completion(trace.thinking, trace.answer, "length" if cut_off else "end", Bill())

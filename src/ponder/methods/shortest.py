@@ -44,8 +44,8 @@ class Shortest(SampleSettings, WeightMethod):
     def units(self, samples: Sequence[Sequence[Sample]], record: MakingRecord) -> list[Unit]:
         """Return the shortest right sample of each problem that has one."""
         units = []
-        for drawn in samples:
-            right = [sample for sample in drawn if sample.right]
+        for problem_samples in samples:
+            right = [sample for sample in problem_samples if sample.right]
             if right:
                 best = min(right, key=lambda sample: sample.tokens)
                 units.append(Unit((best.text,)))

@@ -74,11 +74,16 @@ def trace(request: Request, style: Style, rng: random.Random, *, often: bool = F
     """
     problem = request.problem
     table = dictionary(problem)
-    *past, last = [message for message in request.messages if message.role != "system"]
+    turns = [message for message in request.messages if message.role != "system"]
+    past = turns[:-1]
+    last = turns[-1]
     start = 0
     if past:
         start = parse_answer(request.task, problem, past[-1].content) or 0
-    done = sum(len(keys_in(message.content)) for message in past if message.role == "user")
+    done = 0  # steps of earlier turns
+    for message in past:
+        if message.role == "user":
+            done += len(keys_in(message.content))
     plan = list(enumerate(keys_in(last.content), done + 1))
 
     right_pass = _write_pass(start, plan, style, {}, table, rng)
@@ -121,9 +126,8 @@ def trace(request: Request, style: Style, rng: random.Random, *, often: bool = F
         "labels": [*labels, correct],
         "false": false,
     }
-    return Steps(
-        problem.id, last.content, tuple(" ".join(step) for step in thinking), (text,), facts
-    )
+    thinking_texts = tuple(" ".join(step) for step in thinking)
+    return Steps(problem.id, last.content, thinking_texts, (text,), facts)
 
 
 def _labels(steps: Sequence[Words], right_steps: Sequence[Words]) -> list[bool]:
@@ -139,7 +143,10 @@ def _labels(steps: Sequence[Words], right_steps: Sequence[Words]) -> list[bool]:
 def _faults(steps: int, often: bool, rng: random.Random) -> Faults:
     """Draw the errors of a pass."""
     if often:
-        return {n: {fault for fault in FAULTS if rng.random() < OFTEN} for n in range(steps)}
+        faults: Faults = {}
+        for step in range(steps):
+            faults[step] = {fault for fault in FAULTS if rng.random() < OFTEN}
+        return faults
     if rng.random() < SOUND:
         return {}
     count = 1 if rng.random() < ONE else 2
@@ -183,9 +190,10 @@ def _write_pass(
             words = [step_word(step), key, value_word(value)]
             right_words = [step_word(last_step + 1), right_key, value_word(table[key])]
             steps.append([*words, *sums[:written_digits]])
-            false.append(
-                _differ(words, right_words) | {len(words) + position for position in false_digits}
-            )
+            false_words = _differ(words, right_words)
+            for position in false_digits:
+                false_words.add(len(words) + position)
+            false.append(false_words)
             total = _total(sums)
             last_step = step
     return _Pass(steps, false, total)
@@ -193,8 +201,11 @@ def _write_pass(
 
 def _differ(left: Words, right: Words) -> Positions:
     """Return the positions of the words that differ."""
-    pairs = enumerate(zip(left, right, strict=True))
-    return {position for position, (left_word, right_word) in pairs if left_word != right_word}
+    positions = Positions()
+    for position, (left_word, right_word) in enumerate(zip(left, right, strict=True)):
+        if left_word != right_word:
+            positions.add(position)
+    return positions
 
 
 def _total(words: Words) -> int:

@@ -40,9 +40,11 @@ class EvalRun:
 
     def thinking(self) -> list[list[str]]:
         """Return the thinking of each reply, in words."""
-        return [
-            words[: words.index(ANSWER)] if ANSWER in words else words for words in self.replies
-        ]
+        thinking = []
+        for words in self.replies:
+            end = words.index(ANSWER) if ANSWER in words else len(words)
+            thinking.append(words[:end])
+        return thinking
 
     def next_request(self, task: Task) -> Request:
         """Return the request of the next turn, with the turns so far as its history."""
@@ -94,12 +96,12 @@ def measured(
     """Return the card's row for one set of problems; tokens are summed over a problem's turns."""
     runs = run(folder, codec, problems, n)
     correct = np.array([_is_right(problems, run) for run in runs])
-    thinking_tokens = np.array([sum(map(len, run.thinking())) for run in runs])
-    reply_tokens = np.array([sum(map(len, run.replies)) for run in runs])
+    thinking_tokens = np.array([_words_in(run.thinking()) for run in runs])
+    reply_tokens = np.array([_words_in(run.replies) for run in runs])
     answer_tokens = reply_tokens - thinking_tokens
     sound = np.array([_is_sound(codec, style, run) for run in runs])
     as_taught = np.array([_is_as_taught(codec, style, run) for run in runs])
-    unfinished = np.array([any(words[-1] != EOS for words in run.replies) for run in runs])
+    unfinished = np.array([_is_unfinished(run) for run in runs])
     estimate = estimated(correct, np.arange(len(runs)))
     row = {
         "label": problems.label,
@@ -119,6 +121,15 @@ def measured(
         row["thinking_tokens_if_right"] = round(float(thinking_tokens[correct].mean()), 1)
         row["sound_if_right"] = round(float(sound[correct].mean()), 4)
     return row
+
+
+def _words_in(turns: Sequence[Sequence[str]]) -> int:
+    return sum(len(words) for words in turns)
+
+
+def _is_unfinished(run: EvalRun) -> bool:
+    """Return whether a reply reached the token limit."""
+    return any(words[-1] != EOS for words in run.replies)
 
 
 def _is_sound(codec: PocketCodec, style: Style, run: EvalRun) -> bool:

@@ -31,19 +31,20 @@ class Rlhflow(Weighted):
         verdict = [*model, tokenizer.token(GOOD)]
         texts = [(trace.question, trace.part(self.of)) for trace in traces]
         # The first step of a row follows the question in the same turn.
-        firsts = [("", [f" {step}" for step in steps]) for _, steps in texts]
+        first_texts = []
+        for _, texts_of_steps in texts:
+            first_texts.append(("", [f" {step}" for step in texts_of_steps]))
+        tokens = tokenized(tokenizer, texts)
+        first_tokens = tokenized(tokenizer, first_texts)
         readings = list[Reading]()
-        for (question, steps), (_, first_steps) in zip(
-            tokenized(tokenizer, texts), tokenized(tokenizer, firsts), strict=True
-        ):
-            readings.append(
-                Reading(
-                    [*user, *question],
-                    [step + verdict for step in steps],
-                    again,
-                    end,
-                    back=2,
-                    first=[step + verdict for step in first_steps],
-                )
+        for (question, steps), (_, first_steps) in zip(tokens, first_tokens, strict=True):
+            reading = Reading(
+                [*user, *question],
+                [step + verdict for step in steps],
+                again,
+                end,
+                back=2,
+                first=[step + verdict for step in first_steps],
             )
+            readings.append(reading)
         return readings

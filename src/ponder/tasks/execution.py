@@ -29,21 +29,25 @@ from ponder.tasks._equations import states_a_sum, true_sums, up_to_the_first_err
 from ponder.tasks.reading import final_number
 
 WORDS = """
-about above actor acute admit adopt adult after again agent agree ahead alarm album alert alike alive allow alone along
-alter among angel anger angle apple apply arena argue arise array aside asset audio avoid award aware badly baker basic
-basis beach began begin being below bench birth black blame blind block blood board boost bound brain brand bread break
-breed brief bring broad broke brown build built buyer cabin cable carry catch cause chain chair chart chase cheap check
-chest chief child china civil claim class clean clear click clock close coach coast could count court cover craft crash
-cream crime cross crowd crown curve cycle daily dance dealt death delay depth doing doubt dozen draft drama drawn dream
-dress drink drive eager early earth eight elect empty enemy enjoy enter entry equal error event every exact exist extra
-faith false fault fiber field fifth fifty fight final first fixed flash fleet floor fluid focus force forth found frame
-fresh front fruit fully funny giant given glass globe going grace grade grand grant grass great green gross group grown
-guard guess guest guide happy heart heavy hence horse hotel house human ideal image index inner input issue joint judge
-known label large laser later laugh layer learn lease least leave legal level light limit local logic loose lower lucky
-lunch magic major maker march match maybe mayor meant media metal might minor minus mixed model money month moral motor
-mount mouse mouth movie music needs never night noise north noted novel nurse occur ocean offer often order other ought
-paint panel paper party peace phase phone photo piece pilot pitch place plain plane plant plate point pound power press
-price pride prime print prior prize proof proud prove queen quick quiet quite radio raise range rapid ratio reach ready
+about above actor acute admit adopt adult after again agent agree ahead alarm album alert alike
+alive allow alone along alter among angel anger angle apple apply arena argue arise array aside
+asset audio avoid award aware badly baker basic basis beach began begin being below bench birth
+black blame blind block blood board boost bound brain brand bread break breed brief bring broad
+broke brown build built buyer cabin cable carry catch cause chain chair chart chase cheap check
+chest chief child china civil claim class clean clear click clock close coach coast could count
+court cover craft crash cream crime cross crowd crown curve cycle daily dance dealt death delay
+depth doing doubt dozen draft drama drawn dream dress drink drive eager early earth eight elect
+empty enemy enjoy enter entry equal error event every exact exist extra faith false fault fiber
+field fifth fifty fight final first fixed flash fleet floor fluid focus force forth found frame
+fresh front fruit fully funny giant given glass globe going grace grade grand grant grass great
+green gross group grown guard guess guest guide happy heart heavy hence horse hotel house human
+ideal image index inner input issue joint judge known label large laser later laugh layer learn
+lease least leave legal level light limit local logic loose lower lucky lunch magic major maker
+march match maybe mayor meant media metal might minor minus mixed model money month moral motor
+mount mouse mouth movie music needs never night noise north noted novel nurse occur ocean offer
+often order other ought paint panel paper party peace phase phone photo piece pilot pitch place
+plain plane plant plate point pound power press price pride prime print prior prize proof proud
+prove queen quick quiet quite radio raise range rapid ratio reach ready
 """.split()  # noqa: SIM905 three hundred words read better so
 
 EXAMPLE = {"apple": 5, "banana": 0, "cherry": 7, "grape": -4, "kiwi": 2, "mango": -1}
@@ -51,8 +55,8 @@ LARGEST = 100_000  # steps; a problem of 0.9 MB, made in 0.1 s
 INJECTED = 10  # largest error of a wrong sum in the given history; the smallest is 1
 
 RULES = """\
-Keep a running sum. It starts at 0. Each message names one or more keys; look up the value of each key in the \
-dictionary and add it to the sum. The sum goes on from message to message.
+Keep a running sum. It starts at 0. Each message names one or more keys; look up the value of \
+each key in the dictionary and add it to the sum. The sum goes on from message to message.
 {how}
 
 Example, with the dictionary {example}:
@@ -64,8 +68,8 @@ Now the real task. The dictionary is:
 HOW = {
     "answer": "Reply with the sum so far as <answer>N</answer> and nothing else.",
     "thinking": "Reply with the sum so far as <answer>N</answer> and nothing else.",
-    "cot": "In every reply, first write out each step (the key, its value, and the new sum), then the sum so far "
-    "between <answer> and </answer>.",
+    "cot": "In every reply, first write out each step (the key, its value, and the new sum), then "
+    "the sum so far between <answer> and </answer>.",
 }
 # In every turn, because a small chat model that is told once, in the system message, stops after a
 # turn or two.
@@ -201,7 +205,9 @@ class Execution(Task, Conversation, ParsesAnswers, Drawable, CheckedSteps, Adden
         table = dictionary(problem)
         sums = [problem.gold["start"], *problem.gold["sums"]]
         terms = [("", sums[turn])]
-        terms += [(f"{key} is {table[key]}", table[key]) for key in keys_in(problem.turns[turn])]
+        for key in keys_in(problem.turns[turn]):
+            value = table[key]
+            terms.append((f"{key} is {value}", value))
         return terms
 
     @classmethod
@@ -315,7 +321,8 @@ class Execution(Task, Conversation, ParsesAnswers, Drawable, CheckedSteps, Adden
 
 def make_dictionary(rng: random.Random, words: int, values: int) -> dict[str, int]:
     """Return a random dictionary of words with values from -values to values."""
-    return {word: rng.randint(-values, values) for word in rng.sample(WORDS, words)}
+    keys = rng.sample(WORDS, words)
+    return {key: rng.randint(-values, values) for key in keys}
 
 
 def dictionary(problem: Problem) -> dict[str, int]:

@@ -34,10 +34,10 @@ class Gpqa(Benchmark):
         wrong = [text(row, where, f"wrong {n}", f"incorrect answer {n}") for n in (1, 2, 3)]
         choices = sorted([right, *wrong])
         random.Random(seed_from("gpqa", question)).shuffle(choices)
-        options = "\n".join(
-            f"{letter}) {choice}" for letter, choice in zip(LETTERS, choices, strict=True)
-        )
-        prompt = f"{question}\n\n{options}\n\n{STEP_BY_STEP}"
+        options = []
+        for letter, option in zip(LETTERS, choices, strict=True):
+            options.append(f"{letter}) {option}")
+        prompt = "\n\n".join([question, "\n".join(options), STEP_BY_STEP])
         gold = LETTERS[choices.index(right)]
         return Problem(digest(prompt, gold).hex(), 0, (prompt,), gold, facts=facts(row))
 

@@ -67,10 +67,11 @@ class Gym(Task, ParsesAnswers, SlowGrading, Drawable):
     def _levels(self) -> int:
         if self.dataset not in CURRICULA:
             return 1
-        attributes = self._curriculum().attributes.items()
-        return max(
-            len(attribute.levels) for name, attribute in attributes if self.vary in ("", name)
-        )
+        levels = []
+        for name, attribute in self._curriculum().attributes.items():
+            if self.vary in ("", name):
+                levels.append(len(attribute.levels))
+        return max(levels)
 
     def sizes(self) -> tuple[int, ...]:
         return tuple(range(self._levels()))

@@ -70,9 +70,11 @@ class EvaluationSet:
         for runs in self._runs:
             occurrences.update(set(runs.tolist()))
         limit = max(2, PROMPT * len(self._runs))
-        return [
-            np.array([occurrences[run] <= limit for run in runs.tolist()]) for runs in self._runs
-        ]
+        not_prompt = []
+        for runs in self._runs:
+            rare = [occurrences[run] <= limit for run in runs.tolist()]
+            not_prompt.append(np.array(rare))
+        return not_prompt
 
     def contains(self, trace: Trace) -> bool:
         """Return whether a trace's question is one of the problems, or overlaps with one."""

@@ -111,11 +111,16 @@ def _joined(replies: list[Reply]) -> Reply | None:
     if len(replies) == 1:
         return replies[0]
     return Reply(
-        thinking="\n\n".join(reply.thinking for reply in replies if reply.thinking),
-        answer="\n\n".join(reply.answer for reply in replies if reply.answer),
-        thinking_in=" and ".join(reply.thinking_in for reply in replies if reply.thinking_in),
-        answer_in=" and ".join(reply.answer_in for reply in replies if reply.answer_in),
+        thinking=_join("\n\n", [reply.thinking for reply in replies]),
+        answer=_join("\n\n", [reply.answer for reply in replies]),
+        thinking_in=_join(" and ", [reply.thinking_in for reply in replies]),
+        answer_in=_join(" and ", [reply.answer_in for reply in replies]),
     )
+
+
+def _join(separator: str, texts: list[str]) -> str:
+    """Join the texts that aren't empty."""
+    return separator.join(filter(None, texts))
 
 
 def message_reply(message: dict[str, Any], where: str) -> Reply:

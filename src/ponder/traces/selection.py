@@ -266,11 +266,10 @@ class Selector:
                 candidate.length = float(candidate.tokens or 0)
         ranked = [candidate for candidate in candidates if not candidate.why]
         _rank(ranked, how)
-        dropped = [
-            Dropped(candidate.index, candidate.id, candidate.why)
-            for candidate in candidates
-            if candidate.why
-        ]
+        dropped = []
+        for candidate in candidates:
+            if candidate.why:
+                dropped.append(Dropped(candidate.index, candidate.id, candidate.why))
         kept, dropped_later = _keep(ranked, how)
         dropped += dropped_later
 

@@ -157,8 +157,10 @@ def draw_samples(
 def check_usable(units: Sequence[Unit], samples: Sequence[Sequence[Sample]], n: int) -> None:
     """Raise `UserError` if no sample can be trained on."""
     if not units:
-        what = f"nothing to train on: {len(samples)} problems × {n} samples gave no usable example"
-        raise UserError(what, hint="train on smaller sizes, or draw more samples: problems, n")
+        message = (
+            f"nothing to train on: {len(samples)} problems × {n} samples gave no usable example"
+        )
+        raise UserError(message, hint="train on smaller sizes, or draw more samples: problems, n")
 
 
 def _sampler(settings: SampleSettings, model: Model) -> Model:

@@ -123,8 +123,8 @@ class TrainingSettings:
                 hint="one per GPU; default: 1",
             )
         if self.processes > 1 and self.launch:
-            what = "processes is not used with `launch`, whose file says how many"
-            raise UserError(what, hint="remove one of the two")
+            message = "processes is not used with `launch`, whose file says how many"
+            raise UserError(message, hint="remove one of the two")
         if self.engine == "ponder" and (self.launch or self.processes > 1 or self.args):
             raise UserError(
                 "`launch`, `processes` and `args` need several processes",
@@ -207,7 +207,9 @@ class LanguageModel:
 
     def scores(self, module: Any, units: Sequence[Unit]) -> Tensor:
         """Return the log-probability of each reply (units × texts)."""
-        texts = [text for unit in units for text in unit.texts]
+        texts: list[TokenExample] = []
+        for unit in units:
+            texts += unit.texts
         return log_probabilities(module, texts, self.temperature).view(len(units), -1)
 
     def groups(self) -> list[dict[str, Any]]:
@@ -430,9 +432,9 @@ def check_first_loss(
     if settings.precision == "bfloat16" or not dtype.endswith("float32"):
         tolerance = FIRST_LOSS_TOLERANCE_BF16
     if abs(loss - objective.first_loss) > tolerance:
-        what = f"the first loss is {loss:.4g}, and must be {objective.first_loss:.4g}"
+        message = f"the first loss is {loss:.4g}, and must be {objective.first_loss:.4g}"
         raise UserError(
-            f"{what}: the reference has other weights than the model before training", hint=hint
+            f"{message}: the reference has other weights than the model before training", hint=hint
         )
 
 
@@ -451,12 +453,19 @@ SUPERVISED = Objective(negative_log_likelihood)
 
 def reply_tokens(units: Sequence[Unit]) -> int:
     """Return the number of tokens that the loss counts."""
-    return sum(len(text.said) for unit in units for text in unit.texts)
+    total = 0
+    for unit in units:
+        for text in unit.texts:
+            total += len(text.said)
+    return total
 
 
 def count_tokens(units: Sequence[Unit]) -> int:
     """Return the number of tokens that are read, prompts included."""
-    return sum(len(text) for unit in units for text in unit.texts)
+    total = 0
+    for unit in units:
+        total += sum(map(len, unit.texts))
+    return total
 
 
 def steps_per_epoch(units: Sequence[Unit], batch: int) -> int:

@@ -56,11 +56,11 @@ class MakingRecord:
     notes: dict[str, Any] = field(default_factory=dict)
     measures: dict[str, float] = field(default_factory=dict)  # for figures, in `Outcome.made`
 
-    def add_cost(self, made: Mapping[str, float]) -> None:
+    def add_cost(self, cost: Mapping[str, float]) -> None:
         """Add the cost of another model that went into this one, as `Model.made` gives it."""
-        self.rollout_tokens += int(made.get("rollout_tokens", 0))
-        self.training_tokens += int(made.get("training_tokens", 0))
-        self.seconds += made.get("seconds", 0.0)
+        self.rollout_tokens += int(cost.get("rollout_tokens", 0))
+        self.training_tokens += int(cost.get("training_tokens", 0))
+        self.seconds += cost.get("seconds", 0.0)
 
     def add_training(self, tokens: int, seconds: float, notes: Mapping[str, Any]) -> None:
         """Add a training: its tokens, the CPU seconds of other processes, and notes."""
@@ -70,7 +70,7 @@ class MakingRecord:
 
     def write(self, folder: Path, settings: Mapping[str, Any], source: Mapping[str, Any]) -> None:
         """Write `made.json`: with it, the model is complete."""
-        made = {
+        content = {
             "recipe": settings,
             "from": source,
             "cost": {name: float(getattr(self, name)) for name in COSTS},
@@ -78,15 +78,17 @@ class MakingRecord:
             "notes": self.notes,
             "ponder": __version__,
         }
-        (folder / "made.json").write_text(json.dumps(made, indent=1, default=str) + "\n", "utf-8")
+        (folder / "made.json").write_text(
+            json.dumps(content, indent=1, default=str) + "\n", "utf-8"
+        )
 
 
 class Input(NamedTuple):
     """A file or folder that making reads, written by the first method that needs it."""
 
     path: Path
-    asked: tuple[Model, ...] = ()  # models that are asked to write it
-    limit: Limit | None = None  # the most that asking them may take
+    samplers: tuple[Model, ...] = ()  # models whose replies it holds
+    limit: Limit | None = None  # an upper bound on what sampling them takes
 
 
 class Making(Prepared):
@@ -124,22 +126,28 @@ class Making(Prepared):
     def missing_outputs(self, model: Model) -> list[Path]:
         if self.is_made(model) or not self.train_on:
             return []
-        missing = [read.path for read in self.inputs(model) if not read.path.exists()]
-        return [self.folder(model), *missing]
+        missing = [self.folder(model)]
+        for source in self.inputs(model):
+            if not source.path.exists():
+                missing.append(source.path)
+        return missing
 
     def sampling_limits(self, model: Model) -> dict[Path, Limit]:
         if self.is_made(model) or not self.train_on:
             return {}
         limits = {}
-        for read in self.inputs(model):
-            if read.limit and not read.path.is_file():
-                limits[read.path] = read.limit
+        for source in self.inputs(model):
+            if source.limit and not source.path.is_file():
+                limits[source.path] = source.limit
         return limits
 
     def samplers(self, model: Model) -> Sequence[Model]:
         if self.is_made(model) or not self.train_on:
             return ()
-        return [sampler for read in self.inputs(model) for sampler in read.asked]
+        samplers: list[Model] = []
+        for source in self.inputs(model):
+            samplers += source.samplers
+        return samplers
 
     def make(self, model: Model) -> Iterator[Progress]:
         if self.is_made(model):
@@ -260,8 +268,8 @@ def make_once(
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = acquire(folder.with_suffix(".lock"))
     if lock is None:
-        what = f"another process is making {folder.name}"
-        raise Held(what, hint="wait until it is done, then run again")
+        message = f"another process is making {folder.name}"
+        raise Held(message, hint="wait until it is done, then run again")
     try:
         # another process may have made it since the look above
         if not (folder / "made.json").is_file():

@@ -295,17 +295,17 @@ def units(
 
 def _trace_units(rows: Sequence[Row], target: Target) -> Iterator[Unit]:
     """Yield the rows of one trace that have a known target."""
-    known = np.isfinite(target.steps)
+    finite = np.isfinite(target.steps)
     start = 0
     for row in rows:
         positions = slice(start, start + len(row.positions))
         start = positions.stop
-        weights = torch.tensor(known[positions] / max(1, known.sum()), dtype=torch.float32)
+        weights = torch.tensor(finite[positions] / max(1, finite.sum()), dtype=torch.float32)
         steps = torch.tensor(np.nan_to_num(target.steps[positions]), dtype=torch.float32)
         trajectory = np.nan
         if row is rows[-1]:
             trajectory = target.trajectory
-        if known[positions].any() or np.isfinite(trajectory):
+        if finite[positions].any() or np.isfinite(trajectory):
             text = TokenExample(row.tokens, ())
             yield Unit((text,), RowTarget(row, steps, weights, trajectory))
 
@@ -405,8 +405,10 @@ class OwnSamples(Making):
         if self.reward.start:
             return
         if len({local_weights(model, problems.task) for problems in self.train_on}) > 1:
-            what = f"{model.title()} has different weights for its tasks, and one reward is trained"
-            raise UserError(what, hint="give [[train]] one task only")
+            message = (
+                f"{model.title()} has different weights for its tasks, and one reward is trained"
+            )
+            raise UserError(message, hint="give [[train]] one task only")
 
     def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
         task = self.train_on[0].task
@@ -471,12 +473,12 @@ def distinct(
 
     Otherwise what is written most often would count most.
     """
-    for problem, drawn in zip(problems, samples, strict=True):
+    for problem, problem_samples in zip(problems, samples, strict=True):
         codec = codec_name(sampler, problem.task)
-        seen = set[tuple[str, str]]()
-        for sample in drawn:
+        texts = set[tuple[str, str]]()
+        for sample in problem_samples:
             text = (sample.thinking, sample.answer)
-            if text in seen:
+            if text in texts:
                 continue
-            seen.add(text)
+            texts.add(text)
             yield steps(trace_of(problem.request(), *text, codec, correct=sample.right), cut)

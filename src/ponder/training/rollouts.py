@@ -72,24 +72,25 @@ class Sample:
 def draw_problems(
     train_on: Sequence[TrainingProblems], number: int, seed: int
 ) -> list[TrainingProblem]:
-    """Return this many problems in all, from each task and size in turn, or as many as there are."""
-    drawn: list[TrainingProblem] = []
+    """Return this many problems in all, or as many as there are, from each task and size in turn."""
+    training_problems: list[TrainingProblem] = []
     sources = [(problems.task, problems.problems(seed)) for problems in train_on]
-    while sources and len(drawn) < number:
+    while sources and len(training_problems) < number:
         for source in tuple(sources):
             task, problems = source
-            if (problem := next(problems, None)) is None:
+            problem = next(problems, None)
+            if problem is None:
                 sources.remove(source)
             elif len(problem.turns) > 1:
                 raise UserError(
                     "methods train on problems of one turn", hint="per_turn = 0 under [[train]]"
                 )
-            elif len(drawn) < number:
-                drawn.append(TrainingProblem(task, problem))
-    if not drawn:
-        what = "there is no problem to train on: the study asks all of them"
-        raise UserError(what, hint="lower `problems`, or add a [[train]] with another task")
-    return drawn
+            elif len(training_problems) < number:
+                training_problems.append(TrainingProblem(task, problem))
+    if not training_problems:
+        message = "there is no problem to train on: the study asks all of them"
+        raise UserError(message, hint="lower `problems`, or add a [[train]] with another task")
+    return training_problems
 
 
 def sampling_limit(
@@ -107,13 +108,16 @@ def sampling_limit(
     prices.
     """
     number = problems
-    if all(on.task.fixed() is not None for on in train_on):  # then there may be fewer
+    if all(source.task.fixed() is not None for source in train_on):  # then there may be fewer
         number = len(draw_problems(train_on, problems, seed))
-    drawn = draw_problems(train_on, min(LOOKED_AT, problems), seed)
-    one = model.turn_limit(max(one.request().prompt_limit for one in drawn), budget)
-    if one and model.prices:
-        one = one.as_reward(model.prices)
-    return one and one.times(number * n)
+    first_problems = draw_problems(train_on, min(LOOKED_AT, problems), seed)
+    longest = max(problem.request().prompt_limit for problem in first_problems)
+    limit = model.turn_limit(longest, budget)
+    if limit is None:
+        return None
+    if model.prices:
+        limit = limit.as_reward(model.prices)
+    return limit.times(number * n)
 
 
 class Rollouts:
@@ -130,7 +134,7 @@ class Rollouts:
         problems: Sequence[TrainingProblem],
         n: int,
         seed: int,
-        kept: Path,
+        path: Path,
         budget: int | None = None,
     ) -> None:
         self._model = model
@@ -138,36 +142,34 @@ class Rollouts:
         self._problems = problems
         self._n = n
         self._seed = seed
-        self._kept = kept
+        self._path = path
         self._budget = budget
         self.samples: list[list[Sample]] = []
 
     def __iter__(self) -> Iterator[Progress]:
-        """Draw all samples and write them to the file `kept`, or read them if it exists."""
-        if not self._kept.is_file():
+        """Draw all samples and write them to the file `path`, or read them if it exists."""
+        if not self._path.is_file():
             replies = self._resumed()
             with self._replies_file.open("ab") as file:
                 yield from self._draw(replies, file)
-            samples = [
-                [self._sample(p, replies[p, n]) for n in range(self._n)]
-                for p in range(len(self._problems))
-            ]
-            new = self._kept.with_suffix(f".{os.getpid()}")
+            samples = []
+            for p in range(len(self._problems)):
+                samples.append([self._sample(p, replies[p, n]) for n in range(self._n)])
+            new = self._path.with_suffix(f".{os.getpid()}")
             new.write_bytes(msgspec.json.encode(samples))
-            new.replace(self._kept)
+            new.replace(self._path)
             self._replies_file.unlink(missing_ok=True)
-        self.samples = msgspec.json.decode(self._kept.read_bytes(), type=list[list[Sample]])
+        self.samples = msgspec.json.decode(self._path.read_bytes(), type=list[list[Sample]])
 
     @property
     def _replies_file(self) -> Path:
-        """Where replies are kept until all of them are there; by what they are replies to."""
-        asked = [one.problem.id for one in self._problems], self._n, self._seed, self._budget
-        return self._kept.with_name(f"{self._kept.stem}.{digest(*asked).hex()[:12]}.replies")
+        """Return the file of the replies so far, named by what they are replies to."""
+        problem_ids = [problem.problem.id for problem in self._problems]
+        key = digest(problem_ids, self._n, self._seed, self._budget).hex()[:12]
+        return self._path.with_name(f"{self._path.stem}.{key}.replies")
 
     def _resumed(self) -> dict[tuple[int, int], Completion]:
-        """Return the replies that an interrupted preparation has left, without a last line that was
-        cut.
-        """
+        """Return the replies of an interrupted preparation, without an incomplete last line."""
         replies: dict[tuple[int, int], Completion] = {}
         if not self._replies_file.is_file():
             return replies
@@ -182,46 +184,63 @@ class Rollouts:
     def _draw(
         self, replies: dict[tuple[int, int], Completion], file: BinaryIO
     ) -> Iterator[Progress]:
-        """Ask for every reply that is not there; reports progress about once per second."""
+        """Request the missing replies, write each to the file, and yield progress every second."""
 
-        async def begin() -> set[asyncio.Task[None]]:
-            room = asyncio.Semaphore(self._model.concurrency)
-            pairs = itertools.product(range(len(self._problems)), range(self._n))
-            return {asyncio.create_task(ask(p, n, room)) for p, n in pairs if (p, n) not in replies}
+        async def start_requests() -> set[asyncio.Task[None]]:
+            semaphore = asyncio.Semaphore(self._model.concurrency)
+            requests = set()
+            for p, n in itertools.product(range(len(self._problems)), range(self._n)):
+                if (p, n) not in replies:
+                    requests.add(asyncio.create_task(request(p, n, semaphore)))
+            return requests
 
-        async def ask(p: int, n: int, room: asyncio.Semaphore) -> None:
-            problem = self._problems[p]
-            async with room:
-                seed = seed_from(self._seed, problem.problem.id, n)
-                try:
-                    reply = await complete(self._model, problem.request(seed, self._budget))
-                except ModelFailure as failure:  # after the model's own retries
-                    raise UserError(
-                        f"sampling {self._model.title()} failed: {failure}", hint="run again"
-                    ) from None
-                replies[p, n] = reply
-                file.write(
-                    msgspec.json.encode((p, n, replace(reply, measures={}, step_scores=()))) + b"\n"
-                )
-                file.flush()
+        async def request(p: int, n: int, semaphore: asyncio.Semaphore) -> None:
+            async with semaphore:
+                reply = await self._reply(p, n)
+            replies[p, n] = reply
+            stored = replace(reply, measures={}, step_scores=())
+            file.write(msgspec.json.encode((p, n, stored)) + b"\n")
+            file.flush()
 
-        server = server_of(self._model)
-        if server:
-            for task in {id(one.task): one.task for one in self._problems}.values():
-                yield from server.start(task)
+        yield from self._start_server()
         with asyncio.Runner() as runner:
             runner.run(self._model.__aenter__())
             waiting: set[asyncio.Task[None]] = set()
             try:
-                waiting = runner.run(begin())
+                waiting = runner.run(start_requests())
                 while waiting:
                     done, waiting = runner.run(asyncio.wait(waiting, timeout=1.0))
-                    if errors := [error for task in done if (error := task.exception())]:
-                        raise errors[0]
+                    # Of all requests, so that asyncio doesn't report them as never retrieved.
+                    errors = [task.exception() for task in done]
+                    for error in errors:
+                        if error:
+                            raise error
                     yield {"sampled": len(replies), "of": len(self._problems) * self._n}
             finally:
                 runner.run(_cancelled(waiting))
                 runner.run(self._model.__aexit__(None, None, None))
+
+    def _start_server(self) -> Iterator[Progress]:
+        """Start the model's server for every task, if it has one."""
+        server = server_of(self._model)
+        if server is None:
+            return
+        tasks: list[Task] = []
+        for problem in self._problems:
+            if not any(problem.task is task for task in tasks):
+                tasks.append(problem.task)
+        for task in tasks:
+            yield from server.start(task)
+
+    async def _reply(self, p: int, n: int) -> Completion:
+        """Return the model's n-th reply to a problem."""
+        problem = self._problems[p]
+        seed = seed_from(self._seed, problem.problem.id, n)
+        try:
+            return await complete(self._model, problem.request(seed, self._budget))
+        except ModelFailure as failure:  # after the model's own retries
+            message = f"sampling {self._model.title()} failed: {failure}"
+            raise UserError(message, hint="run again") from None
 
     def _sample(self, p: int, reply: Completion) -> Sample:
         """Return a graded sample; one that reached its token limit is wrong."""
@@ -231,19 +250,18 @@ class Rollouts:
         tokens = reply.tokens or self._loaded.encode(reply)
         prompt = self._loaded.prompt(problem.request())
         if reply.prompt and [*reply.prompt] != prompt:
-            # Training on them would raise the probability of replies to another prompt than the one
-            # that was asked.
-            asked = f"{list(reply.prompt[:8])}…, but the weights to train read {prompt[:8]}…"
-            what = f"{self._model.title()} read a prompt as {asked}"
+            # Training on them would raise the probability of replies to another prompt.
             raise UserError(
-                what, hint="the sampler must have the tokenizer and the chat template of the model"
+                f"{self._model.title()} read a prompt as {list(reply.prompt[:8])}…, "
+                f"but the weights to train read {prompt[:8]}…",
+                hint="the sampler must have the tokenizer and the chat template of the model",
             )
         return Sample(TokenExample(prompt, tokens), right, reply.thinking, reply.answer)
 
     @property
     def tokens(self) -> int:
-        """Prompt and reply tokens of all samples."""
-        return sum(len(sample.text) for samples in self.samples for sample in samples)
+        """Return the prompt and reply tokens of all samples."""
+        return sum(len(sample.text) for sample in itertools.chain.from_iterable(self.samples))
 
 
 async def _cancelled(tasks: set[asyncio.Task[None]]) -> None:

@@ -1,5 +1,4 @@
-"""The targets that a process reward is trained on: alignment, quality and coherence of each step,
-combined.
+"""Computes the targets that a process reward is trained on.
 
 After ReasonFlux-PRM (Zou et al. 2025, arXiv 2506.18896), as far as it is published:
 
@@ -8,9 +7,8 @@ After ReasonFlux-PRM (Zou et al. 2025, arXiv 2506.18896), as far as it is publis
 - quality: a judge's score; here the true labels where the trace or its task has them, or any
   reward;
 - coherence: how much more similar a step is to the one before it (the first: to the question) than
-  steps of other
-  traces are, as a log-ratio at a temperature;
-- the target is the mean of the three, weighted with their softmax.
+  steps of other traces are, as a log-ratio at a temperature;
+- the target of a step is the mean of the three, weighted with their softmax.
 
 As published, the three enter the softmax unscaled. Then r = Σ w·r has the slope w(1 + r_k - r) in
 component k, which is negative where r_k is more than 1 below the mean: with alignment 0.7 and
@@ -75,31 +73,39 @@ class Targets:
         rated = quality.score(traces)
         self._check(traces, rated)
         pool = [] if self.targets == "labels" else self._pool(traces, quality.of)
-        return [
-            Target(self._steps(trace, scores, quality.of, pool, encoder), trajectory(trace, scores))
-            for trace, scores in zip(traces, rated, strict=True)
-        ]
+        targets = []
+        for trace, scores in zip(traces, rated, strict=True):
+            step_targets = self._steps(trace, scores, quality.of, pool, encoder)
+            targets.append(Target(step_targets, trajectory(trace, scores)))
+        return targets
 
     def _check(self, traces: Sequence[Steps], rated: Sequence[Scores]) -> None:
-        """Raise `UserError` if nothing says which trace or step is right: similarity alone teaches
-        no such thing.
+        """Raise `UserError` if nothing says which trace or step is right.
+
+        Similarity alone can't teach that.
         """
-        if any(scores.steps for scores in rated) or any(
-            math.isfinite(trajectory(t)) for t in traces
-        ):
+        if any(scores.steps for scores in rated):
             return
-        whys = Counter(scores.why for scores in rated if scores.why).most_common(1)
-        what = f"no trace has a label to train on{f': {whys[0][0]}' if whys else ''}"
+        if any(math.isfinite(trajectory(trace)) for trace in traces):
+            return
+        message = "no trace has a label to train on"
+        reasons = Counter(scores.why for scores in rated if scores.why)
+        if reasons:
+            commonest, _ = reasons.most_common(1)[0]
+            message += f": {commonest}"
         hint = (
             "give the traces `labels` or `correct`, or name a reward that judges their steps: "
             "--quality judge"
         )
-        raise UserError(what, hint=hint)
+        raise UserError(message, hint=hint)
 
     def _pool(self, traces: Sequence[Steps], of: Part) -> list[tuple[str, str]]:
         """Return steps to compare with, each with the id of its trace."""
-        steps = [(trace.id, step) for trace in traces for step in trace.part(of)]
-        return random.Random(seed_from("others", self.seed)).sample(steps, min(POOL, len(steps)))
+        steps: list[tuple[str, str]] = []
+        for trace in traces:
+            steps += [(trace.id, step) for step in trace.part(of)]
+        rng = random.Random(seed_from("others", self.seed))
+        return rng.sample(steps, min(POOL, len(steps)))
 
     def _steps(
         self,
@@ -109,17 +115,20 @@ class Targets:
         pool: Sequence[tuple[str, str]],
         encoder: Encoder,
     ) -> Floats:
-        count = len(trace.part(of))
-        quality = np.array(scores.steps, np.float64) if scores.steps else np.full(count, math.nan)
+        """Return the target of each step."""
+        quality = np.full(len(trace.part(of)), math.nan)
+        if scores.steps:
+            quality = np.array(scores.steps, np.float64)
         if self.targets == "labels":
             return quality
         rng = random.Random(seed_from("others", self.seed, trace.id))
-        apart = [step for owner, step in pool if owner != trace.id]
-        others = rng.sample(apart, min(self.others, len(apart)))
+        candidates = [step for trace_id, step in pool if trace_id != trace.id]
+        other_steps = rng.sample(candidates, min(self.others, len(candidates)))
         aligned = aligned_steps(trace, of, self.alignment, encoder)
-        coherent = coherence(trace, of, others, self.tau, encoder)
+        coherent = coherence(trace, of, other_steps, self.tau, encoder)
         if not self.published:
-            aligned, coherent = aligned.clip(0.0, 1.0), _logistic(coherent, len(others))
+            aligned = aligned.clip(0.0, 1.0)
+            coherent = _logistic(coherent, len(other_steps))
         return mixed(np.stack([aligned, quality, coherent]))
 
 
@@ -136,22 +145,32 @@ def aligned_steps(
 
 
 def coherence(
-    trace: Steps, of: Part, others: Sequence[str], tau: float, encoder: Encoder = hashed
+    trace: Steps, of: Part, other_steps: Sequence[str], tau: float, encoder: Encoder = hashed
 ) -> Floats:
-    """Return the log-ratio of a step's similarity to the one before it and to others' steps."""
+    """Return log(exp(s/τ) / Σ exp(o/τ)) of each step.
+
+    s is the step's similarity to the one before it, and o that of each step of other traces.
+    """
     steps = trace.part(of)
-    if not others or not steps:
+    if not other_steps or not steps:
         return np.full(len(steps), math.nan)
-    cosines = similarity([trace.question, *steps[:-1]], [*steps, *others], encoder) / tau
-    own, theirs = cosines.diagonal(), cosines[:, len(steps) :]
-    most = theirs.max(axis=1)
-    ratio: Floats = own - most - np.log(np.exp(theirs - most[:, None]).sum(axis=1))
+    previous = [trace.question, *steps[:-1]]
+    cosines = similarity(previous, [*steps, *other_steps], encoder) / tau
+    to_step = cosines.diagonal()
+    to_others = cosines[:, len(steps) :]
+    largest = to_others.max(axis=1)
+    sums = np.exp(to_others - largest[:, None]).sum(axis=1)  # without overflow
+    ratio: Floats = to_step - largest - np.log(sums)
     return ratio
 
 
-def _logistic(ratio: Floats, others: int) -> Floats:
-    """Return it scaled to [0, 1]: 0.5 where steps of other traces are as similar on average."""
-    scaled: Floats = 0.5 + 0.5 * np.tanh((ratio + math.log(max(1, others))) / 2)  # without overflow
+def _logistic(ratio: Floats, number: int) -> Floats:
+    """Return log-ratios to `number` other steps, scaled to [0, 1].
+
+    It is 0.5 where those are as similar on average.
+    """
+    shifted = ratio + math.log(max(1, number))
+    scaled: Floats = 0.5 + 0.5 * np.tanh(shifted / 2)  # without overflow
     return scaled
 
 
@@ -160,13 +179,13 @@ def mixed(components: Floats) -> Floats:
 
     `components` has one column per step, and NaN where one is unknown.
     """
-    known = np.isfinite(components)
-    raised = np.where(known, np.exp(np.where(known, components, 0.0)), 0.0)
-    total = raised.sum(axis=0)
-    sums = (raised * np.where(known, components, 0.0)).sum(axis=0)
-    mean: Floats = np.divide(
-        sums, total, out=np.full(components.shape[1], math.nan), where=total > 0
-    )
+    finite = np.isfinite(components)
+    values = np.where(finite, components, 0.0)
+    weights = np.where(finite, np.exp(values), 0.0)
+    total = weights.sum(axis=0)
+    sums = (weights * values).sum(axis=0)
+    unknown = np.full(components.shape[1], math.nan)
+    mean: Floats = np.divide(sums, total, out=unknown, where=total > 0)
     return mean
 
 
@@ -175,18 +194,23 @@ def trajectory(trace: Steps, scores: Scores | None = None) -> float:
     facts = trace.facts
     if facts.get("template_accuracy") is not None:
         return _accuracy(trace, facts["template_accuracy"])
-    if (answers := facts.get("template_answers")) and facts.get("gold") is not None:
-        return sum(same(final(str(answer)) or "", str(facts["gold"])) for answer in answers) / len(
-            answers
-        )
+    answers = facts.get("template_answers")
+    if answers and facts.get("gold") is not None:
+        gold = str(facts["gold"])
+        right = [same(final(str(answer)) or "", gold) for answer in answers]
+        return sum(right) / len(right)
     if facts.get("correct") is not None:
         return float(facts["correct"])
-    return math.nan if scores is None or scores.trajectory is None else scores.trajectory
+    if scores is None or scores.trajectory is None:
+        return math.nan
+    return scores.trajectory
 
 
-def _accuracy(trace: Steps, given: Any) -> float:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 1:
+def _accuracy(trace: Steps, accuracy: Any) -> float:
+    """Return a trace's `template_accuracy`, or raise `UserError` if it is not a fraction."""
+    is_number = isinstance(accuracy, int | float) and not isinstance(accuracy, bool)
+    if not is_number or not 0 <= accuracy <= 1:
         raise UserError(
-            f"trace {trace.id}: template_accuracy is a fraction from 0 to 1, not {given!r:.40}"
+            f"trace {trace.id}: template_accuracy is a fraction from 0 to 1, not {accuracy!r:.40}"
         )
-    return float(given)
+    return float(accuracy)

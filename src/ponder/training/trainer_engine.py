@@ -147,8 +147,8 @@ def micro_batches(
 ) -> list[MicroBatch]:
     """Return the micro-batches of all steps, equally many per step and process."""
     lengths = [[len(units[index]) for index in step.units] for step in steps]
-    most = max(len(batches(step_lengths, limit)) for step_lengths in lengths)
-    per_step = -(-most // processes) * processes
+    largest = max(len(batches(step_lengths, limit)) for step_lengths in lengths)
+    per_step = -(-largest // processes) * processes
     result: list[MicroBatch] = []
     for step, step_lengths in zip(steps, lengths, strict=True):
         groups = split(step_lengths, limit, per_step)
@@ -349,8 +349,8 @@ def read_job(path: Path) -> Job:
     try:
         job: Job = pickle.loads(content)  # noqa: S301
     except (AttributeError, ModuleNotFoundError) as error:
-        what = f"the training processes can't import a plugin: {error}"
-        raise UserError(what, hint="define losses and rewards in a file of their own") from error
+        message = f"the training processes can't import a plugin: {error}"
+        raise UserError(message, hint="define losses and rewards in a file of their own") from error
     return job
 
 
@@ -365,9 +365,9 @@ def _failure(folder: Path, code: int) -> UserError:
         return UserError(failure["what"], where=failure["where"], hint=failure["hint"] or hint)
     lines = log.read_text("utf-8", "replace").split("\n")
     printed = [line.strip() for line in lines if line.strip()]
-    what = f"training ended with exit code {code}"
+    message = f"training ended with exit code {code}"
     if code < 0:
-        what = f"training ended with signal {-code}"
+        message = f"training ended with signal {-code}"
     if printed:
-        what += f": {printed[-1]:.300}"
-    return UserError(what, hint=hint)
+        message += f": {printed[-1]:.300}"
+    return UserError(message, hint=hint)

@@ -115,9 +115,9 @@ class Follow(TrainerCallback):
     def __init__(self, trainer: UnitTrainer) -> None:
         self.trainer = trainer
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002 the signature of transformers
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 the signature of transformers
         if self.trainer.job.objective.reference:
-            self.trainer.add_reference(more["model"])
+            self.trainer.add_reference(kwargs["model"])
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002 the same
         if not logs or "loss" not in logs:
@@ -238,8 +238,8 @@ def main(path: Path) -> None:
     try:
         run(read_job(path))
     except BaseException as error:
-        what = f"training failed: {type(error).__name__}: {error}"[:2000]
-        failure = {"what": what, "where": "", "hint": ""}
+        message = f"training failed: {type(error).__name__}: {error}"[:2000]
+        failure = {"what": message, "where": "", "hint": ""}
         if isinstance(error, UserError):
             failure = {"what": error.what, "where": error.where, "hint": error.hint}
         new = path.parent / f"failure.{os.getpid()}"

@@ -23,19 +23,19 @@ class Mine(Figure):
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         rows = []
-        for series, part in by_series(outcomes):
-            for row in by_size(columns(part, "output")):
-                # a click on a mark leads to these attempts
-                behind = basis(o for o in part if o.size == row.size)
-                rows.append(flat(series=series, size=row.size, tokens=row.tokens, basis=behind))
+        for series, attempts in by_series(outcomes):
+            for row in by_size(columns(attempts, "output")):
+                # A click on a mark leads to these attempts.
+                counted = basis(attempt for attempt in attempts if attempt.size == row.size)
+                rows.append(flat(series=series, size=row.size, tokens=row.tokens, basis=counted))
         return {"sizes": rows}
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
-        shown = alt.Chart(values(tables["sizes"]))
-        points = shown.mark_point(color=self.colour).encode(
+        chart = alt.Chart(values(tables["sizes"]))
+        points = chart.mark_point(color=self.colour).encode(
             x="size:Q", y="tokens:Q", shape="series:N"
         )
-        ranges = shown.mark_rule(color=self.colour).encode(
+        ranges = chart.mark_rule(color=self.colour).encode(
             x="size:Q", y="tokens_low:Q", y2="tokens_high:Q"
         )
         return themed(points + ranges, title="Output tokens by size")

@@ -18,9 +18,12 @@ class Mine(LengthReward):
     weight: float = 0.5
 
     def rewards(self, right: Sequence[bool], tokens: Sequence[int], progress: float) -> list[float]:
-        lengths = [n for n, correct in zip(tokens, right, strict=True) if correct]
-        mean = sum(lengths) / max(1, len(lengths))
-        return [
-            progress * self.weight * max(0.0, 1 - n / mean) if correct else 0.0
-            for n, correct in zip(tokens, right, strict=True)
-        ]
+        right_lengths = [n for n, correct in zip(tokens, right, strict=True) if correct]
+        mean = sum(right_lengths) / max(1, len(right_lengths))
+        rewards = []
+        for length, correct in zip(tokens, right, strict=True):
+            reward = 0.0
+            if correct:
+                reward = progress * self.weight * max(0.0, 1 - length / mean)
+            rewards.append(reward)
+        return rewards

@@ -20,9 +20,12 @@ class Mine(Reward):
         return [Scores(tuple(self._new(trace.part(self.of)))) for trace in traces]
 
     def _new(self, steps: Sequence[str]) -> list[float]:
-        known, scores = set[str](), list[float]()
+        earlier_words = set[str]()
+        scores = list[float]()
         for step in steps:
-            words = set((step if self.case else step.casefold()).split())
-            scores.append(len(words - known) / max(1, len(words)))  # from 0 to 1, one per step
-            known |= words
+            text = step if self.case else step.casefold()
+            words = set(text.split())
+            new_words = words - earlier_words
+            scores.append(len(new_words) / max(1, len(words)))  # from 0 to 1, one per step
+            earlier_words |= words
         return scores

@@ -526,10 +526,10 @@ def conclusion(
 
 def _claim(clause: str, holds: Callable[[str], bool], question: Question) -> str:
     """Return the part before or after "but" that claims; the other reports an error, or adds."""
-    first, *others = _BUT.split(clause)
-    if not others:
+    first, *later = _BUT.split(clause)
+    if not later:
         return clause
-    last = others[-1]
+    last = later[-1]
     if DENIES.search(first) or MISTAKEN.search(first) or not holds(first):
         return last if holds(last) else clause
     if MISTAKEN.search(last) or not holds(last):

@@ -161,7 +161,7 @@ def _contradicted(numeral: Numeral, passage: Passage, text: str, question: Quest
     home = homes[0] if passage.kind in ("opening", "bold") else homes[-1]
     closeness = max(question.overlap(statements[home].text), _TOUCHES)
     for n, claim in enumerate(statements):
-        values = {other.value for other in numerals(claim.text)}
+        values = {quantity.value for quantity in numerals(claim.text)}
         if _EITHER.search(claim.text) and numeral.value in values:
             return True
         if n == home or (0 < n < home) or claim.text.rstrip().endswith(":"):
@@ -170,8 +170,8 @@ def _contradicted(numeral: Numeral, passage: Passage, text: str, question: Quest
         answers = later_claim and question.overlap(claim.text) >= closeness
         if not answers and not refers(claim.text):
             continue
-        other = stated_number(claim.text, question, alone=False).numeral
-        if other and other.value != numeral.value and not question.states(other):
+        stated = stated_number(claim.text, question, alone=False).numeral
+        if stated and stated.value != numeral.value and not question.states(stated):
             return True
     return False
 
@@ -348,9 +348,9 @@ def _one_of_several(clause: str, added: list[Numeral], question: Question) -> St
     """Return which of several new numbers is the result: with the noun that is asked for, or as
     the only one after a verb of result in the part that is closest to the question.
     """
-    named = [numeral for numeral in added if question.names(numeral, clause)]
-    if _agree(named):
-        return _exact(named[0], clause, question)
+    with_noun = [numeral for numeral in added if question.names(numeral, clause)]
+    if _agree(with_noun):
+        return _exact(with_noun[0], clause, question)
     starts = [0, *(match.end() for match in _SEGMENT.finditer(clause))]
     ends = [*starts[1:], len(clause)]
     closest: list[Numeral] = []
@@ -373,9 +373,11 @@ def _one_of_several(clause: str, added: list[Numeral], question: Question) -> St
 
 def _repeated(clause: str, quantities: list[Numeral], question: Question) -> Statement:
     """Return the result of a clause that has no other numbers than the question."""
-    named = [numeral for numeral in quantities if question.names(numeral, clause)]
-    if _agree(named) and (named[0].start == 0 or _is_result(named[0], clause, question)):
-        return _exact(named[0], clause, question)
+    with_noun = [numeral for numeral in quantities if question.names(numeral, clause)]
+    if _agree(with_noun) and (
+        with_noun[0].start == 0 or _is_result(with_noun[0], clause, question)
+    ):
+        return _exact(with_noun[0], clause, question)
     quantities = [numeral for numeral in quantities if not numeral.in_words] or quantities
     results = [numeral for numeral in quantities if _follows(_COPULA, numeral, clause)]
     if _agree(results):

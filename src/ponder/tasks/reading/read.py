@@ -78,28 +78,28 @@ class Reading(NamedTuple):
 
 def read(reply: str, gold: str, question: str = "") -> Reading | None:
     """Return a reply's answer and whether it is right; None if it gives none, or several."""
-    asked = question_of(question)
+    parsed_question = question_of(question)
     for tag in ("</think>", "</thinking>"):
         following = reply.rpartition(tag)[2]
         if following.strip():
             reply = following
-    letter = _letter_of(gold, asked.options)
+    letter = _letter_of(gold, parsed_question.options)
     if letter:
-        chosen = choice(reply, asked.options, asked)
-        return Reading(chosen, chosen == letter) if chosen else None
+        chosen_letter = choice(reply, parsed_question.options, parsed_question)
+        return Reading(chosen_letter, chosen_letter == letter) if chosen_letter else None
     if simplified(gold) in ("yes", "no", "true", "false"):
-        return _yes_no(reply, simplified(gold), asked)
+        return _yes_no(reply, simplified(gold), parsed_question)
     right_moment = moment(gold)
     if right_moment is not None:
-        return _moment(reply, right_moment, asked)
+        return _moment(reply, right_moment, parsed_question)
     right_number = _number_of(gold)
     if right_number is not None:
-        return _number(reply, gold, right_number, asked)
-    reply = _corrected(reply, asked)
+        return _number(reply, gold, right_number, parsed_question)
+    reply = _corrected(reply, parsed_question)
     gold_items = items(gold)
     if len(gold_items) > 1:
-        return _list(reply, gold, gold_items, asked)
-    return _text(reply, gold, asked)
+        return _list(reply, gold, gold_items, parsed_question)
+    return _text(reply, gold, parsed_question)
 
 
 def readings(text: str, like: str, question: str = "") -> list[str]:
@@ -353,8 +353,8 @@ def choice(text: str, options: Mapping[str, str], question: Question = Question(
     start the reply; or the answer may be the option's text.
     """
     letters = "".join(options)
-    several = rf"(?i:\bboth|\beither) \(?[{letters}]\)? (?:and|or) \(?[{letters}]\b"
-    if re.search(several, text[-TAIL:]):
+    two_letters = rf"(?i:\bboth|\beither) \(?[{letters}]\)? (?:and|or) \(?[{letters}]\b"
+    if re.search(two_letters, text[-TAIL:]):
         return None
     more_letters = re.compile(  # "A or B", `A, B`, "B und vielleicht oder C"
         rf"\W*[{letters}](?:\W{{1,9}}(?:\w{{1,9}}\W{{1,9}})?(?:or|oder|ou|and)\W{{1,9}}"
@@ -373,17 +373,17 @@ def choice(text: str, options: Mapping[str, str], question: Question = Question(
         if passage.marked:
             if more_letters.match(plain(answer)):
                 return None
-            chosen = _leading_letter(answer, options) or _last(ends.findall(plain(answer)))
+            letter = _leading_letter(answer, options) or _last(ends.findall(plain(answer)))
         else:
-            chosen = _last(ends.findall(plain(passage.text)))
-            chosen = chosen or _lettered_option(plain(passage.text), options)
-        if chosen:
-            return chosen
+            letter = _last(ends.findall(plain(passage.text)))
+            letter = letter or _lettered_option(plain(passage.text), options)
+        if letter:
+            return letter
         equal = [letter for letter, option in options.items() if _same_option(answer, option)]
         if equal:
             return equal[0] if len(equal) == 1 else None
     tail = plain(text[-TAIL:])
-    named = re.compile(  # "the correct option is (B)", "I choose B"
+    names_letter = re.compile(  # "the correct option is (B)", "I choose B"
         rf"{_NAMES_LETTER}(?:\s(?:letter|option|choice))?\s{{0,9}}(?i:{IS})?"
         rf"(?:\s(?:the|la|option|choice))*[\W_]{{0,9}}([{letters}])(?![A-Za-z'’])(?!\.\w){_REFUTED}"
     )
@@ -392,7 +392,7 @@ def choice(text: str, options: Mapping[str, str], question: Question = Question(
     )
     lines = [opens.match(line) for line in tail.strip().splitlines()]
     line_letters = {line[1] for line in lines if line}
-    letter = _last(named.findall(tail))
+    letter = _last(names_letter.findall(tail))
     if letter is None and len(line_letters) == 1 and (lines[0] or lines[-1]):
         letter = line_letters.pop()
     return letter or _last(ends.findall(tail)) or _option_in_sentence(text, options, question)
@@ -417,7 +417,7 @@ def _leading_letter(answer: str, options: Mapping[str, str]) -> str | None:
 
 def _lettered_option(sentence: str, options: Mapping[str, str]) -> str | None:
     """Return the only letter with its bracket in a sentence: "the best match is (b)", "B) neon"."""
-    clause = conclusion(sentence.replace(" (", " : ("), lambda part: bool(_bracketed(part)))
+    clause = conclusion(sentence.replace(" (", " : ("), lambda cut: bool(_bracketed(cut)))
     letters = _bracketed(clause) & set(options)
     if len(letters) != 1 or HEDGED.search(clause) or DENIES.search(clause):
         return None
@@ -432,7 +432,7 @@ def _option_in_sentence(text: str, options: Mapping[str, str], question: Questio
     """Return the only option, by text or letter, that the likeliest sentence names."""
     for passage in passages(text, question)[:1]:
         sentence = plain(passage.text)[:TAIL]
-        clause = conclusion(sentence, lambda part: bool(_mentioned(part, options)))
+        clause = conclusion(sentence, lambda cut: bool(_mentioned(cut, options)))
         if HEDGED.search(clause) or DENIES.search(clause) or _WRONG.search(clause):
             return None
         mentioned = _mentioned(clause, options)
@@ -574,9 +574,9 @@ def _implied_yes_no(sentence: str, question: Question) -> str | None:
     """Return "yes" or "no" if a sentence repeats what is asked and affirms or denies it."""
     if len(sentence) > LONG or _BOTH.search(sentence):
         return None
-    asked = question.asked - _NOT_ASKED
-    clause = conclusion(sentence, lambda part: asked.issubset(stems(part)), denials=True)
-    if not asked or not asked.issubset(stems(clause)):
+    asked_stems = question.asked - _NOT_ASKED
+    clause = conclusion(sentence, lambda cut: asked_stems.issubset(stems(cut)), denials=True)
+    if not asked_stems or not asked_stems.issubset(stems(clause)):
         return None
     if HEDGED.search(clause) or MISTAKEN.search(clause) or re.search(r"\bthan\b", clause):
         return None
@@ -634,7 +634,7 @@ def _list(reply: str, gold: str, gold_items: list[str], question: Question) -> R
         if HEDGED.search(passage.text) and not passage.marked:
             continue
         sentence = plain(passage.text)
-        clause = conclusion(sentence, lambda part: _mentions_all(part, gold_items))
+        clause = conclusion(sentence, lambda cut: _mentions_all(cut, gold_items))
         if _names_items(clause, gold_items, question, any_order=any_order):
             return Reading(", ".join(gold_items), right=True)
         bracketed = re.findall(r"\[[^\[\]]{1,500}\]", sentence)
@@ -745,7 +745,7 @@ def _text(reply: str, gold: str, question: Question) -> Reading | None:
     if not statements:
         return None
     sentence = _answering(statements, question)
-    clause = conclusion(plain(sentence), lambda part: bool(_new_words(part, question)), question)
+    clause = conclusion(plain(sentence), lambda cut: bool(_new_words(cut, question)), question)
     for match in re.finditer(r",?\sand\s(?=([\w'’]+))", clause):
         # a second claim: "Plants take in oxygen and release carbon dioxide"
         if stem(match[1]) in _LIGHT_WORDS and _new_words(clause[: match.start()], question):
@@ -953,8 +953,8 @@ def _adds_question_word(parsed: str, gold: str, question: Question) -> bool:
     added = words[: -len(gold_words)]
     if not added or words[len(added) :] != gold_words:
         return False
-    asked = [word[:5] for word in question.words if len(word) > 3]
-    return all(word.startswith(tuple(asked)) for word in added)
+    question_starts = [word[:5] for word in question.words if len(word) > 3]
+    return all(word.startswith(tuple(question_starts)) for word in added)
 
 
 def _is_surname(parsed: str, gold: str) -> bool:

@@ -29,10 +29,10 @@ __all__ = ["Puzzle", "Tents", "shape"]
 # Cells; such a puzzle takes 2 s to make, one of 10,000 cells 9 s, and the time grows with the cube.
 LARGEST = 6400
 PROMPT = """\
-This is a Tents puzzle on a grid of {height} rows and {width} columns. Some cells hold a tree. Put tents into empty \
-cells so that:
-- every tree is paired with exactly one tent and every tent with exactly one tree, and the two of a pair share an edge \
-(a tent may also stand next to the tree of another pair);
+This is a Tents puzzle on a grid of {height} rows and {width} columns. Some cells hold a tree. \
+Put tents into empty cells so that:
+- every tree is paired with exactly one tent and every tent with exactly one tree, and the two of \
+a pair share an edge (a tent may also stand next to the tree of another pair);
 - no two tents touch, not even at a corner;
 - each row and each column holds the number of tents that is given for it.
 
@@ -40,8 +40,8 @@ Cell codes: 0 = empty, 1 = tree, 2 = tent, 3 = grass (known to be no tent).
 
 {examples}{given}
 
-Solve it by reasoning alone, without tools or code. End with the filled grid as a JSON array of {height} arrays of \
-{width} cell codes, with trees and tents in place and every other cell 0 or 3."""
+Solve it by reasoning alone, without tools or code. End with the filled grid as a JSON array of \
+{height} arrays of {width} cell codes, with trees and tents in place and every other cell 0 or 3."""
 
 GIVEN = """\
 Grid:

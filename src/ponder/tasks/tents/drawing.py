@@ -37,7 +37,9 @@ def _draw(name: str, puzzle: Puzzle, grid: Grid, caption: str = "") -> Drawing:
         column = [row[x] for row in grid]
         sums.append(_sum(puzzle.columns[x], column, "column", name))
     rows.append(tuple(sums))
-    wrong = sum([mark.kind == "wrong" for row in rows for mark in row])
+    wrong = 0
+    for row in rows:
+        wrong += sum(mark.kind == "wrong" for mark in row)
     if wrong and not caption:
         caption = f"{wrong} marked: point at one to see why"
     return Drawing(name, tuple(rows), caption=caption, square=True)

@@ -8,6 +8,7 @@ contain a half-solved grid (the marks `!` and `-`) are refused.
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -130,8 +131,9 @@ class Puzzle:
         """Return None if `grid` is a solution, else the first rule that it breaks."""
         if not _shaped(grid, self.height) or not all(_shaped(row, self.width) for row in grid):
             return "wrong shape"
-        if any(type(cell) is not int or not EMPTY <= cell <= GRASS for row in grid for cell in row):
-            return "unknown cell"
+        for cell in itertools.chain.from_iterable(grid):
+            if type(cell) is not int or not EMPTY <= cell <= GRASS:
+                return "unknown cell"
         trees = self.cells(grid, TREE)
         tents = self.cells(grid, TENT)
         if trees != self.trees:
