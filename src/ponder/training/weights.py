@@ -304,9 +304,10 @@ def combine(
 ) -> None:
     """Merge models with mergekit.
 
-    `ties` and `dare` add up the models' changes to a base, `slerp` interpolates two models. TIES (Yadav et al. 2023) keeps the largest `density` of the changes, DARE (Yu et al. 2023) a
-    random `density`. Computed in float32, whatever the models are stored in, which is not
-    mergekit's default.
+    `ties` and `dare` add up the models' changes to a base, `slerp` interpolates two models. TIES
+    (Yadav et al. 2023) keeps the largest `density` of the changes, DARE (Yu et al. 2023) a random
+    `density`. Computed in float32, whatever the models are stored in, which is not mergekit's
+    default.
     """
     _check(folders, weights, base)
     if (method == "slerp") != (base is None):
