@@ -14,6 +14,8 @@ from typing import Any
 # Before NumPy is loaded: two threads that wait for each other take longer than one, and more CPU.
 for library in ("OMP", "OPENBLAS", "MKL"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+# pytest-xdist sets it for its workers; tables of a command that is not on a terminal don't fold.
+os.environ.pop("COLUMNS", None)
 
 import pytest
 from click.testing import CliRunner, Result

@@ -393,7 +393,7 @@ def key_of(policy: str, weights: str = "pocket", **study) -> str:
     model = {"name": "transformers", "id": weights, "budget": 400, "method": [method]}
     task = {"name": "tents", "size": 25}
     (cell,) = Study.from_table(
-        {"problems": 4, "seed": 18, "task": [task], "model": [model], **study}
+        {"problems": 4, "seed": 18, "task": [task], "model": [model], **study}, folder=Path()
     ).cells
     return cell.key.hex()
 
@@ -417,7 +417,7 @@ def test_what_a_predictor_learnt_from_is_in_the_key_unless_it_ships(
         model = {"name": "transformers", "id": weights, "budget": 400, "method": [*before, table]}
         task = {"name": "tents", "size": size}
         (cell,) = Study.from_table(
-            {"problems": 4, "seed": 18, "task": [task], "model": [model]}
+            {"problems": 4, "seed": 18, "task": [task], "model": [model]}, folder=Path()
         ).cells
         return cell.methods[-1]
 

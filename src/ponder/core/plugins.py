@@ -332,7 +332,7 @@ def check_weights(id: str) -> None:  # noqa: A002 the name of the setting
     on_hub = _HUB_NAME.fullmatch(id) and not id.endswith(".gguf")
     if not on_hub or Path(id).exists():
         raise UserError(
-            f"the weights {id!r:.80} are not read, because only a store names them",
+            f"the weights {id!r:.400} are not read, because only a store names them",
             hint="if you trust it, name its study, as in `ponder view STUDY.toml`",
         )
 

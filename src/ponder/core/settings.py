@@ -241,7 +241,7 @@ def _path(folder: Path | None, value: Any) -> Path:
     """
     parent = base(value, folder)
     if parent is None:
-        what = f"the file {str(value)!r:.80} is not read, because only a store names it"
+        what = f"the file {str(value)!r:.400} is not read, because only a store names it"
         hint = "if you trust it, name its study, as in `ponder view STUDY.toml`"
         raise UserError(what, hint=hint)
     path: Path = parent / value

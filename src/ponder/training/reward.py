@@ -268,8 +268,8 @@ def settings(start: str, table: Mapping[str, Any]) -> tuple[Weighted, RewardSett
     for key, value in table.items():
         if key not in names:
             reading[key] = value
-    reader = from_table(Weighted, reading, "training a reward", "--set", also=sorted(names))
-    return reader, from_table(RewardSettings, training, "training a reward", "--set")
+    reader = from_table(Weighted, reading, "training a reward", "--set", Path(), also=sorted(names))
+    return reader, from_table(RewardSettings, training, "training a reward", "--set", Path())
 
 
 def units(
