@@ -31,6 +31,9 @@ import re
 import sys
 from ast import literal_eval
 from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,17 +56,18 @@ class Length(NamedTuple):
         return self.prompt + self.thinking + self.answer
 
 
-def length_of(body: dict[str, Any], lengths: dict[str, float] | None) -> Length:
+def length_of(
+    messages: list[dict[str, str]], seed: Any, budget: float, lengths: dict[str, float] | None
+) -> Length:
     """What a request takes.
 
     It is drawn from the request alone, so that order, repeats and faults don't change it.
     """
     if lengths is None:
         return Length()
-    prompt = sum(len(m["content"]) // 4 + 4 for m in body["messages"])
-    drawn = random.Random(json.dumps([body["messages"], body.get("seed")]))
+    prompt = sum(len(m["content"]) // 4 + 4 for m in messages)
+    drawn = random.Random(json.dumps([messages, seed]))
     wanted = max(10, round(drawn.lognormvariate(math.log(lengths["median"]), lengths["sigma"])))
-    budget = body.get("max_tokens", body.get("max_completion_tokens", math.inf))
     if wanted > budget:
         return Length(prompt, budget, 0, cut=True)
     return Length(prompt, wanted - 10, 10)
@@ -129,35 +133,70 @@ def templated(messages: list[dict[str, str]]) -> str:
     return "".join([f"[{m['role']}] {m['content']} [end]" for m in messages]) + "[assistant]"
 
 
-async def streamed(request: web.Request, said: dict[str, Any]) -> web.StreamResponse:
-    """A reply as server-sent events: thinking and answer in pieces, then why it ended, then its
-    bill.
+class Chat:
+    """OpenAI's chat completions. A module `fake_NAME` has the same methods for the protocol NAME.
+
+    The server draws faults, lengths and answers; a protocol knows how they are written.
     """
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-    await response.prepare(request)
-    await response.write(b": processing\n\n")
-    (choice,) = said["choices"]
-    for name in ("reasoning_content", "content"):
-        text = choice["message"].get(name, "")
-        for at in range(0, len(text), 4):
-            piece = {"index": 0, "delta": {name: text[at : at + 4]}}
-            await response.write(event({"model": said["model"], "choices": [piece]}))
-    await response.write(
-        event({"choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]})
-    )
-    await response.write(event({"choices": [], "usage": said["usage"]}) + b"data: [DONE]\n\n")
-    return response
+
+    pages = ("/v1/chat/completions",)  # as aiohttp's router reads them
+    lists = ("/v1/models",)
+
+    def messages(self, body: dict[str, Any]) -> list[dict[str, str]]:
+        """The messages of a request, the system message included, as roles and texts."""
+        return body["messages"]
+
+    def budget(self, body: dict[str, Any]) -> float:
+        return body.get("max_tokens", body.get("max_completion_tokens", math.inf))
+
+    def streams(self, request: web.Request, body: dict[str, Any]) -> bool:
+        return bool(body.get("stream"))
+
+    def reply(
+        self, answer: str, thinking: str, length: Length, body: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The body of a response. The fault `usage` replaces its field of that name."""
+        return reply(answer, thinking=thinking, length=length) | {"model": body["model"]}
+
+    def events(self, said: dict[str, Any]) -> Iterator[bytes]:
+        """The body of a response as server-sent events: thinking and answer in pieces of four
+        characters, why it ended, and its bill.
+        """
+        yield b": processing\n\n"
+        (choice,) = said["choices"]
+        for name in ("reasoning_content", "content"):
+            text = choice["message"].get(name, "")
+            for at in range(0, len(text), 4):
+                piece = {"index": 0, "delta": {name: text[at : at + 4]}}
+                yield event({"model": said["model"], "choices": [piece]})
+        end = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
+        yield event({"choices": [end]})
+        yield event({"choices": [], "usage": said["usage"]}) + b"data: [DONE]\n\n"
+
+    def error(self, status: int, text: str) -> dict[str, Any] | None:
+        """The body of an error; None for the plain text."""
+        return None
+
+    def models(self, names: list[str]) -> dict[str, Any]:
+        return {"object": "list", "data": [{"id": name, "object": "model"} for name in names]}
+
+
+def protocols() -> Iterator[Any]:
+    """Every protocol that there is a fake of."""
+    yield Chat()
+    for path in sorted(Path(__file__).parent.glob("fake_*.py")):
+        yield import_module(path.stem).Fake()
 
 
 def event(data: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(data).encode() + b"\n\n"
 
 
-async def cut(request: web.Request, *, streams: bool) -> web.StreamResponse:
-    """Half a response, and then the connection is gone."""
-    content = event({"choices": [{"index": 0, "delta": {"content": "<ans"}}]})
+async def cut(request: web.Request, events: list[bytes]) -> web.StreamResponse:
+    """Half a response, and then the connection is gone; `events` if it is a stream."""
+    content = b"".join(events[: len(events) // 2])
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-    if not streams:
+    if not events:
         content = b'{"choices": [{"mess'
         response = web.StreamResponse(
             headers={"Content-Type": "application/json", "Content-Length": "900"}
@@ -196,50 +235,65 @@ class Server:
                 lambda: all(self.counts[name] >= n for name, n in wanted.items())
             )
 
-    async def chat(self, request: web.Request) -> web.StreamResponse:
+    async def ask(self, protocol: Any, request: web.Request) -> web.StreamResponse:
         try:
             await self.count(requests=1, in_flight=1)
-            return await self.answer(request)
+            return await self.answer(protocol, request)
         except asyncio.CancelledError:  # the client has closed the connection
             await self.count(hung_up=1)
             raise
         finally:
             await self.count(in_flight=-1)
 
-    async def answer(self, request: web.Request) -> web.StreamResponse:
+    async def answer(self, protocol: Any, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.headers, self.query = dict(request.headers), dict(request.query)
         if len(self.bodies) < 100:
             self.bodies.append(body | {"authorization": request.headers.get("Authorization")})
         if together := self.faults.get("together"):  # answers none until so many are in flight
             await self.until(most_in_flight=together)
-        if refused := self.refused():
+        if refused := self.refused(protocol):
             return refused
-        length = length_of(body, self.faults.get("lengths"))
+        messages = protocol.messages(body)
+        budget = protocol.budget(body)
+        length = length_of(messages, body.get("seed"), budget, self.faults.get("lengths"))
+        streams = protocol.streams(request, body) and not self.faults.get("no_stream")
         fault = self.drawn_fault()
         if fault not in REFUSALS:
             await self.count(billed=1, billed_tokens=length.tokens)
         if fault:
             await self.count(**{fault: 1})
-            return await self.fault(fault, request, body)
+            return await self.fault(fault, protocol, request, body, streams=streams)
         await asyncio.sleep(
             self.faults.get("seconds_per_token", 0.0) * (length.thinking + length.answer)
         )
         await self.hold()
-        self.prompts[body["messages"][-1]["content"]] += 1
+        self.prompts[messages[-1]["content"]] += 1
         await self.count(answered=1)
         if "raw_file" in self.faults:
             return web.Response(body=self.raw, content_type="application/json")
         thinking = self.faults.get("thinking", "adding up")
-        said = reply(solved(body["messages"]), thinking=thinking, length=length)
-        said["usage"] = self.faults.get("usage", said["usage"])
-        said["model"] = self.faults.get("model", body["model"])
-        streams = body.get("stream") and not self.faults.get("no_stream")
-        return await streamed(request, said) if streams else web.json_response(said)
+        said = protocol.reply(solved(messages), thinking, length, body)
+        for name in ("usage", "model"):
+            if name in self.faults:
+                said[name] = self.faults[name]
+        # further fields of the reply, to override what the protocol writes
+        said |= self.faults.get("fields", {})
+        if not streams:
+            return web.json_response(said)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for written in protocol.events(said):
+            await response.write(written)
+        return response
 
-    def refused(self) -> web.Response | None:
+    def refused(self, protocol: Any) -> web.Response | None:
         """The response to a request that meets a fault of every request."""
         if status := self.faults.get("always"):
+            body = protocol.error(status, self.faults.get("text", "no"))
+            if body is not None and "content_type" not in self.faults:
+                headers = self.faults.get("headers", {})
+                return web.json_response(body, status=status, headers=headers)
             content_type = self.faults.get("content_type", "text/plain")
             return web.Response(
                 status=status, text=self.faults.get("text", "no"), content_type=content_type
@@ -248,10 +302,15 @@ class Server:
             return web.Response(status=status, text=f"rejected: {self.headers}")
         if to := self.faults.get("redirect"):
             return web.Response(status=307, headers={"Location": to})
-        return self.busy() if self.counts["requests"] <= self.faults.get("busy_first", 0) else None
+        if self.counts["requests"] <= self.faults.get("busy_first", 0):
+            return self.busy(protocol)
+        return None
 
-    def busy(self) -> web.Response:
+    def busy(self, protocol: Any) -> web.Response:
         after = {"Retry-After": self.faults["retry_after"]} if "retry_after" in self.faults else {}
+        body = protocol.error(429, "slow down")
+        if body is not None:
+            return web.json_response(body, status=429, headers=after)
         return web.Response(status=429, headers=after, text="slow down")
 
     async def hold(self) -> None:
@@ -273,31 +332,36 @@ class Server:
         return ""
 
     async def fault(
-        self, fault: str, request: web.Request, body: dict[str, Any]
+        self,
+        fault: str,
+        protocol: Any,
+        request: web.Request,
+        body: dict[str, Any],
+        *,
+        streams: bool,
     ) -> web.StreamResponse:
         if fault == "429":
-            return self.busy()
+            return self.busy(protocol)
         if fault == "500":
             return web.Response(status=500, text="oops")
         if fault == "malformed":
             return web.Response(body=b'{"choices": [{"mess', content_type="application/json")
         if fault == "cut":
-            return await cut(request, streams=bool(body.get("stream")))
+            said = protocol.reply("<answer>1</answer>", "adding up", Length(), body)
+            return await cut(request, list(protocol.events(said)) if streams else [])
         if fault == "ignore":
             await asyncio.Event().wait()  # until the client closes the connection
         assert request.transport is not None
         request.transport.abort()
         return web.Response()
 
-    async def models(self, request: web.Request) -> web.Response:
+    async def models(self, protocol: Any, request: web.Request) -> web.Response:
         """The model list; the fault `models` is the status with which it is refused instead."""
         self.counts["listed"] += 1
         if status := self.faults.get("models"):
             return web.Response(status=status, text="no")
         names = self.faults.get("lists", ["served"])
-        return web.json_response(
-            {"object": "list", "data": [{"id": name, "object": "model"} for name in names]}
-        )
+        return web.json_response(protocol.models(names))
 
     async def tokenize(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -364,8 +428,11 @@ class Server:
 async def serve(faults: Faults) -> None:
     server = Server(faults)
     app = web.Application()
-    app.router.add_post("/v1/chat/completions", server.chat)
-    app.router.add_get("/v1/models", server.models)
+    for protocol in protocols():
+        for page in protocol.pages:
+            app.router.add_post(page, partial(server.ask, protocol))
+        for page in protocol.lists:
+            app.router.add_get(page, partial(server.models, protocol))
     for page in ("/tokenize", "/apply-template"):
         app.router.add_post(page, server.tokenize)
     for handler in (server.props, server.state, server.wait, server.calm, server.release):

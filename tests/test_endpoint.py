@@ -343,10 +343,14 @@ def test_what_waits_for_a_connection_has_not_started(serve) -> None:
 
 
 def test_retry_after() -> None:
-    assert retry_after("3") == 3
-    assert retry_after("0.5") == 0.5
-    assert 3000 < retry_after(format_datetime(datetime.now(UTC) + timedelta(hours=1))) <= 3600
-    assert retry_after("soon") == retry_after(None) == retry_after("nan") == retry_after("-5") == 0
+    def asked(value: str) -> float:
+        return retry_after({"Retry-After": value})
+
+    assert asked("3") == 3
+    assert asked("0.5") == 0.5
+    assert 3000 < asked(format_datetime(datetime.now(UTC) + timedelta(hours=1))) <= 3600
+    assert asked("soon") == retry_after({}) == asked("nan") == asked("-5") == 0
+    assert retry_after({"Retry-After-Ms": "250", "Retry-After": "1"}) == 0.25
 
 
 def test_a_server_that_is_down_is_said_after_two_tries(slept) -> None:

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from ponder.core import Completion
 from ponder.models.endpoint import Endpoint, stream
 from ponder.models.endpoint.chat import ChatResponse, assemble
+from ponder.models.endpoint.client import StreamTimes
 from ponder.models.endpoint.reply import Malformed, Reply, TooLong
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 7}
@@ -50,14 +51,18 @@ WHOLE = (
 )
 
 
-def assembled(*chunks: bytes, error: Exception | None = None) -> tuple[ChatResponse, float | None]:
+def assembled(*chunks: bytes, error: Exception | None = None) -> tuple[ChatResponse, int]:
+    """The response of a stream, and how many of its events hold text."""
+    texts = list[None]()
+
     async def network() -> AsyncIterator[bytes]:
         for chunk in chunks:
             yield chunk
         if error:
             raise error
 
-    return asyncio.run(assemble(network()))
+    response = asyncio.run(assemble(network(), lambda: texts.append(None)))
+    return response, len(texts)
 
 
 @settings(deadline=None)  # a busy machine is no failure
@@ -65,10 +70,10 @@ def assembled(*chunks: bytes, error: Exception | None = None) -> tuple[ChatRespo
 def test_the_network_may_cut_anywhere(cuts, crlf) -> None:
     content = WHOLE.replace(b"\n", b"\r\n") if crlf else WHOLE
     marks = [0, *sorted(cuts), len(content)]
-    reply, first = assembled(*(content[a:b] for a, b in pairwise(marks)))
+    reply, texts = assembled(*(content[a:b] for a, b in pairwise(marks)))
     assert read(reply) == Reply("Hm, naïve 数学.", "So <answer>é42</answer>", "end", "")
     assert reply.usage == USAGE
-    assert first is not None
+    assert texts == 4
 
 
 def test_byte_by_byte() -> None:
@@ -191,8 +196,8 @@ def test_a_stream_without_end_is_cut(monkeypatch) -> None:
 
 
 def test_the_first_token_is_the_first_text() -> None:
-    _, first = assembled(piece(role="assistant", content=""), piece(finish="length"))
-    assert first is None
+    _, texts = assembled(piece(role="assistant", content=""), piece(finish="length"))
+    assert texts == 0
 
 
 def test_a_stream_gives_the_same_completion(serve) -> None:
@@ -233,7 +238,9 @@ def watched(*chunks: tuple[float, bytes], timeout: float = 1800, idle: float = 6
     async def reply() -> str:
         deadline = stream.Deadline(timeout, idle)
         try:
-            return read((await assemble(deadline.watch(network()), deadline.begin))[0]).answer
+            return read(
+                await assemble(deadline.watch(network()), StreamTimes(deadline).on_text)
+            ).answer
         except TimeoutError as error:
             return str(error)
 

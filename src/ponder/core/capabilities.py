@@ -27,6 +27,7 @@ from ponder.core.nouns import (
     Problem,
     Progress,
     Request,
+    SignedMessage,
     Source,
     Spend,
 )
@@ -458,6 +459,8 @@ def history_message(task: Task, memory: Memory, completion: Completion) -> Messa
     text = completion.answer
     if memory.remember == "answers" and isinstance(task, Conversation):
         text = task.history_entry(completion.answer)
+    elif memory.remember == "all" and completion.blocks:
+        return SignedMessage("assistant", text, completion.blocks)
     elif memory.remember == "all" and completion.thinking:
         text = f"<think>{completion.thinking}</think>\n{completion.answer}"
     return Message("assistant", text)

@@ -51,6 +51,13 @@ class Message:
     content: str
 
 
+@dataclass(frozen=True, slots=True)
+class SignedMessage(Message):
+    """A reply in a chat as its server must get it back: thinking blocks with their signatures."""
+
+    blocks: str  # JSON, as the protocol wrote it
+
+
 def token_limit(messages: Iterable[Message], known: Mapping[Message, int] | None = None) -> int:
     """Return an upper bound on the tokens of messages, without a tokenizer.
 
@@ -59,7 +66,10 @@ def token_limit(messages: Iterable[Message], known: Mapping[Message, int] | None
     """
     total = 64
     for message in messages:
-        limit: float = len(message.content.encode("utf-8", "replace"))
+        text = message.content
+        if isinstance(message, SignedMessage):
+            text = message.blocks
+        limit: float = len(text.encode("utf-8", "replace"))
         if known and message in known:
             limit = min(limit, 1.25 * known[message])
         total += int(limit) + 16
@@ -214,6 +224,8 @@ class Completion:
     prompt: Sequence[int] = ()  # token ids of the prompt, if a server made them; never stored
     # Why there is no answer, if the server reports it: `empty reply`, `content filter`, `refusal`.
     note: str = ""
+    # The reply as its server must get it back in later turns, as JSON; "" if the texts are enough.
+    blocks: str = ""
     # For each step of the thinking the position of its end and its score from a process reward,
     # from 0 to 1; empty if there is none.
     step_scores: Sequence[tuple[int, float]] = ()

@@ -58,6 +58,7 @@ FIRST_TURN = "CROSS JOIN turn ON turn.attempt = attempt.id AND turn.position = 0
 N_ATTEMPT = len(ATTEMPT.split(", "))
 REWARD = ("reward_prompt_tokens", "reward_completion_tokens", "reward_cost")  # fields of a bill
 STEPS = "step_scores"  # beside the measures of a turn
+BLOCKS = "blocks"  # the same
 MOST_PROBLEMS = 4096  # whose ids are remembered
 
 
@@ -305,6 +306,8 @@ class Store:
         measures: dict[str, Any] = {**turn.measures, **reward_part(turn.bill)}
         if turn.step_scores:
             measures[STEPS] = turn.step_scores
+        if turn.blocks:
+            measures[BLOCKS] = turn.blocks
         row = (
             attempt,
             position,
@@ -643,6 +646,13 @@ def _turns(db: sqlite3.Connection, attempt: int) -> Iterator[Completion]:
         measures = _decoded(text)
         reward = [measures.pop(name, 0) for name in REWARD]
         step_scores = tuple((end, score) for end, score in measures.pop(STEPS, ()))
+        blocks = measures.pop(BLOCKS, "")
         yield Completion(
-            thinking, answer, stop, Bill(*bill, *reward), measures, step_scores=step_scores
+            thinking,
+            answer,
+            stop,
+            Bill(*bill, *reward),
+            measures,
+            blocks=blocks,
+            step_scores=step_scores,
         )

@@ -21,8 +21,20 @@ from typing import Any, ClassVar, Literal, Self
 
 from ponder.core import Completion, EnvVar, Model, Request, Sampled, Served, UserError, not_in_key
 from ponder.core.secrets import Secrets, check_body, check_headers, check_url
-from ponder.models.endpoint.chat import OWN_FIELDS, Chat
+from ponder.models.endpoint.chat import Chat
 from ponder.models.endpoint.client import Client, connect
+from ponder.models.endpoint.dials import Dial
+from ponder.models.endpoint.protocol import Protocol
+from ponder.models.endpoint.providers import (
+    PROVIDERS,
+    ProtocolName,
+    ProviderName,
+    protocol_of,
+    provider_of,
+)
+
+PROTOCOLS: dict[str, type[Protocol]] = {"chat": Chat}
+LOCAL = "http://127.0.0.1:8000/v1"  # where vLLM and SGLang listen by default
 
 POSITIVE = (
     "concurrency",
@@ -30,6 +42,7 @@ POSITIVE = (
     "idle_timeout",
     "max_wait",
     "budget",
+    "think",
     "requests_per_minute",
     "tokens_per_minute",
 )
@@ -39,12 +52,18 @@ NOT_NEGATIVE = ("retries", "temperature", "top_p")
 @dataclass(kw_only=True)
 class Endpoint(Model, Served, Sampled):
     id: str  # the model's name on the server
-    # without /chat/completions; a list: they share the load
-    url: str | tuple[str, ...] = "http://127.0.0.1:8000/v1"
+    # the server's address, without the page; a list: they share the load
+    url: str | tuple[str, ...] = LOCAL
     budget: int | None = None  # completion tokens, thinking included; default: the server's limit
     temperature: float | None = None  # default: the server's
     top_p: float | None = None  # default: the server's
-    effort: str | None = None  # sent as `reasoning_effort`; default: the server's
+    effort: str | None = None  # how hard the model thinks: low, medium, high; default: the server's
+    think: int | None = None  # budget for the thinking alone, in tokens; default: the server's
+    thinking: bool | None = None  # whether the model thinks; default: the server's
+    # chat, responses (OpenAI), anthropic or gemini; default: that of the provider
+    protocol: ProtocolName | None = None
+    # who runs the server, which decides how dials are sent; default: known by the url's host
+    provider: ProviderName | None = None
     # in an attempt's key instead of `url`, for a model that has moved
     served_as: str = not_in_key("")
     send_seed: bool = True  # send a different seed with every attempt
@@ -81,10 +100,7 @@ class Endpoint(Model, Served, Sampled):
         check_headers(self.headers)
         check_body(self.body)
         self._check_urls()
-        for name, instead in OWN_FIELDS.items():
-            if name in self.body:
-                message = f"`{name}` can't be a field of the body: it has a setting of its own"
-                raise UserError(message, hint=instead)
+        self._check_protocol()
         for name in ("temperature", "top_p"):
             if name in self.body and getattr(self, name) is not None:
                 raise UserError(f"{name} is given twice", hint="leave it out of `body`")
@@ -96,6 +112,24 @@ class Endpoint(Model, Served, Sampled):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
                 raise UserError(f"{name} must be 0 or more, not {value}")
+
+    def _check_protocol(self) -> None:
+        provider = self.provider_name
+        if provider and self.protocol_name not in PROVIDERS[provider].protocols:
+            names = " or ".join(f'protocol = "{name}"' for name in PROVIDERS[provider].protocols)
+            message = f"{provider} has no protocol `{self.protocol_name}`"
+            raise UserError(message, hint=names)
+        protocol = PROTOCOLS[self.protocol_name]
+        for name, instead in protocol.own_fields.items():
+            if name in self.body:
+                message = f"`{name}` can't be a field of the body: it has a setting of its own"
+                raise UserError(message, hint=instead)
+        if self.think is not None and self.budget is not None and self.think >= self.budget:
+            message = f"think = {self.think} leaves no room for an answer in budget = {self.budget}"
+            raise UserError(message, hint="budget counts thinking and answer: set a larger one")
+        for name in protocol(self).dials():
+            if name in self.body and not isinstance(self.body[name], dict):
+                raise UserError(f"`{name}` is given twice", hint="leave it out of `body`")
 
     def _check_urls(self) -> None:
         example = 'url = "http://127.0.0.1:8000/v1"'
@@ -113,16 +147,36 @@ class Endpoint(Model, Served, Sampled):
 
     @property
     def urls(self) -> tuple[str, ...]:
-        if isinstance(self.url, str):
-            return (self.url,)
-        return self.url
+        if not isinstance(self.url, str):
+            return self.url
+        if self.url == LOCAL and self.provider and PROVIDERS[self.provider].url:
+            return (PROVIDERS[self.provider].url,)
+        return (self.url,)
+
+    @property
+    def provider_name(self) -> str:
+        """Who runs the server; "" if unknown."""
+        return self.provider or provider_of(self.urls[0])
+
+    @property
+    def protocol_name(self) -> ProtocolName:
+        return self.protocol or protocol_of(self.provider_name, self.urls[0])
+
+    @property
+    def dial(self) -> Dial:
+        """How hard the model may think."""
+        return Dial(self.effort, self.think, self.thinking)
 
     def identity(self) -> dict[str, Any]:
         identity = super().identity()
         # so that a server more or less is the same model
         identity["url"] = self.served_as or self.urls[0]
-        if identity["url"] == type(self).url:  # as in every key, a default is left out
+        if identity["url"] == LOCAL:  # as in every key, a default is left out
             del identity["url"]
+        # The protocol may be guessed from the url; before there were others, it was `chat`.
+        identity.pop("protocol", None)
+        if self.protocol_name != "chat":
+            identity["protocol"] = self.protocol_name
         return identity
 
     def title(self) -> str:
@@ -139,12 +193,13 @@ class Endpoint(Model, Served, Sampled):
 
     def ready(self) -> None:
         secrets = Secrets()
+        protocol = PROTOCOLS[self.protocol_name](self)
         for url in self.urls:
-            connect(self, url, secrets)
+            connect(self, protocol, url, secrets)
         secrets.fill_json(self.body)
 
     async def __aenter__(self) -> Self:
-        self._client = await Client(self, Chat(self)).__aenter__()
+        self._client = await Client(self, PROTOCOLS[self.protocol_name](self)).__aenter__()
         return self
 
     async def __aexit__(self, *error: object) -> None:

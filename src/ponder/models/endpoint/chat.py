@@ -7,19 +7,18 @@ may be counted inside the completion, separately, or only in the total.
 
 from __future__ import annotations
 
-import html
-import json
 import re
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, ClassVar, Literal
 
 import aiohttp
 import msgspec
 
 from ponder.core import Request
 from ponder.core.text import encodable
-from ponder.models.endpoint.failures import Refusal, is_web_page, refuses_field, room_for_reply
+from ponder.models.endpoint.dials import chat_fields
+from ponder.models.endpoint.failures import Refusal, refuses_field, room_for_reply
+from ponder.models.endpoint.protocol import Protocol
 from ponder.models.endpoint.reply import (
     Malformed,
     NoReply,
@@ -31,11 +30,6 @@ from ponder.models.endpoint.reply import (
 from ponder.models.endpoint.stream import events
 from ponder.tasks.reading import split_thinking
 
-if TYPE_CHECKING:
-    from ponder.models.endpoint import Endpoint
-
-# Fields of a request that a study's `body` must not override, because the caps, the bills and the
-# answers depend on them, and the setting to use instead.
 OWN_FIELDS = {
     "model": "id = …",
     "messages": "the task writes them: ponder list tasks",
@@ -51,13 +45,6 @@ OPTIONAL_FIELDS = {
     "reasoning_effort": "leave out `effort`, or set one that the model accepts",
     "seed": "send_seed = false",
     "stream_options": "stream = false",
-}
-# Error codes that come as a rate limit (429), but that waiting doesn't cure.
-NO_CREDIT = {
-    "insufficient_quota",
-    "insufficient_balance",
-    "billing_hard_limit_reached",
-    "billing_not_active",
 }
 # Finish reasons of a reply that reached its budget.
 CUT = {"length", "max_tokens", "max_output_tokens", "max_completion_tokens", "model_length"}
@@ -117,17 +104,20 @@ _event_decoder = msgspec.json.Decoder(ChatEvent)
 MESSAGE_FIELDS = ChatMessage.__struct_fields__
 
 
-class Chat:
-    """Builds requests for one endpoint and reads what it sends back."""
+class Chat(Protocol):
+    """Builds chat requests for one endpoint and reads what it sends back."""
 
-    page = "chat/completions"  # below the endpoint's URL
     reply_name = "a chat completion"
+    own_fields: ClassVar[Mapping[str, str]] = OWN_FIELDS
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
+    @property
+    def page(self) -> str:
+        return "chat/completions"
+
+    def dials(self) -> dict[str, Any]:
+        return chat_fields(self._endpoint.provider_name, self._endpoint.dial)
 
     def payload(self, request: Request, budget: int | None) -> dict[str, Any]:
-        """Return the body of a request; the study's `body` is not in it."""
         endpoint = self._endpoint
         payload: dict[str, Any] = {"model": endpoint.id, "messages": request.messages}
         if budget is not None:
@@ -136,13 +126,12 @@ class Chat:
             payload["temperature"] = endpoint.temperature
         if endpoint.top_p is not None:
             payload["top_p"] = endpoint.top_p
-        if endpoint.effort is not None:
-            payload["reasoning_effort"] = endpoint.effort
         if endpoint.send_seed:
             payload["seed"] = request.seed % 2**31
         if endpoint.stream:
             payload["stream"] = True
             payload["stream_options"] = {"include_usage": True}
+        payload |= self.dial_fields
         return payload
 
     def read(self, request: Request, response: ChatResponse) -> Reply:  # noqa: ARG002 for subclasses
@@ -150,38 +139,26 @@ class Chat:
         return read(response)
 
     def read_body(self, request: Request, content: bytes) -> Reply:
-        """Return the reply in the body of a response; raise `Malformed` if it holds none."""
         return self.read(request, decode(content))
 
     async def read_stream(
-        self, request: Request, chunks: AsyncIterator[bytes], on_first_text: Callable[[], None]
-    ) -> tuple[Reply, float | None]:
-        """Return a streamed reply and when its first token came; raise `Malformed` if it fails."""
-        response, first_token = await assemble(chunks, on_first_text)
-        return self.read(request, response), first_token
+        self, request: Request, chunks: AsyncIterator[bytes], on_text: Callable[[], None]
+    ) -> Reply:
+        return self.read(request, await assemble(chunks, on_text))
 
     def is_filtered(self, content: bytes) -> bool:
-        """Return whether the body of an error says that a content filter stopped the prompt."""
         try:
             response = decode_json(content, _response_decoder, _keep_first_choice)
         except Malformed:
             return False
         return is_filter_error(response.error)
 
-    def read_error(self, status: int, content: bytes) -> Refusal:
-        """Return the error in the body of a response."""
-        return read_error(status, content)
-
     def setting_to_change(
         self, refusal: Refusal, payload: Mapping[str, Any]
     ) -> tuple[str, str] | None:
-        """Return which setting makes a server refuse every request, and a hint.
-
-        Return None if other requests may succeed. `payload` is the request that was refused.
-        """
-        if refusal.status == 402 or NO_CREDIT.intersection(refusal.codes):
-            hint = 'add credit to the account, or name another key: key = "$NAME"'
-            return "has no credit left", hint
+        change = super().setting_to_change(refusal, payload)
+        if change is not None:
+            return change
         if refusal.status not in (400, 422):
             return None
         budget_field = self._endpoint.budget_field
@@ -200,7 +177,6 @@ class Chat:
         return None
 
     def url_hint(self, server_url: str) -> str:
-        """Return a hint for an address that seems to be another page's."""
         url = server_url.rstrip("/")
         if url.endswith("/v1") or "?" in url:
             return f"is {server_url} the address of an OpenAI-compatible chat server?"
@@ -309,9 +285,9 @@ def _text(value: Any, depth: int = 4) -> str:
 
 
 async def assemble(
-    chunks: AsyncIterator[bytes], on_first_text: Callable[[], None] = lambda: None
-) -> tuple[ChatResponse, float | None]:
-    """Return the whole response of a stream, and when its first token came.
+    chunks: AsyncIterator[bytes], on_text: Callable[[], None] = lambda: None
+) -> ChatResponse:
+    """Return the whole response of a stream.
 
     Raise `Malformed` if the stream reports an error, is too long, or ends before the reply does.
     """
@@ -319,7 +295,6 @@ async def assemble(
     finish: Any = None
     usage: Any = None
     model: Any = None
-    first_token: float | None = None
     has_begun = False
     try:
         async for data in events(chunks):
@@ -339,9 +314,8 @@ async def assemble(
                 has_begun = True
                 piece = event.choices[0]
                 finish = piece.finish_reason or finish
-                if _collect(piece.delta, texts) and first_token is None:
-                    first_token = time.monotonic()
-                    on_first_text()
+                if _collect(piece.delta, texts):
+                    on_text()
         if finish is None:
             raise Malformed("the endpoint's stream ended before the reply did")
     except (Malformed, aiohttp.ClientError, OSError):
@@ -350,7 +324,7 @@ async def assemble(
     message = ChatMessage()
     for name, pieces in texts.items():
         setattr(message, name, _joined(pieces))
-    return ChatResponse([ChatChoice(message, finish)], usage, model=model), first_token
+    return ChatResponse([ChatChoice(message, finish)], usage, model=model)
 
 
 def _collect(delta: ChatMessage | None, texts: dict[str, list[Any]]) -> bool:
@@ -443,36 +417,6 @@ def _inside(table: dict[str, Any], name: str, field: str) -> Any:
 
 
 # Errors
-
-
-def read_error(status: int, content: bytes) -> Refusal:
-    """Return the error in a body: the message of JSON, the title of a web page, else the text."""
-    text = content.decode("utf-8", "replace").strip()
-    if is_web_page("", content):
-        title = re.search(r"<title[^>]*>(.*?)</title>", text, re.IGNORECASE | re.DOTALL)
-        if title is None:
-            return Refusal(status, "a web page")
-        return Refusal(status, f'a web page titled "{" ".join(html.unescape(title[1]).split())}"')
-    try:
-        body = json.loads(text)
-    except (ValueError, RecursionError):
-        return Refusal(status, text)
-    error = body
-    if isinstance(body, Mapping):
-        error = body.get("error", body)
-    if isinstance(error, str):
-        return Refusal(status, error)
-    if not isinstance(error, Mapping):
-        return Refusal(status, text)
-    message = error.get("message") or error.get("detail")
-    if not isinstance(message, str):
-        message = text
-    codes = [error.get("code"), error.get("type")]
-    lower_codes = tuple(code.lower() for code in codes if isinstance(code, str))
-    field = error.get("param")
-    if not isinstance(field, str):
-        field = ""
-    return Refusal(status, message, lower_codes, field)
 
 
 def is_filter_error(error: Any) -> bool:

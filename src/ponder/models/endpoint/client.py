@@ -1,6 +1,6 @@
 """The HTTP client of an endpoint: connections, secrets, several servers, rate limits and retries.
 
-What is sent and how replies are read is the protocol's part: `chat.py`.
+What is sent and how replies are read is the protocol's part: `protocol.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from ponder.core import Completion, ModelFailure, Request, Retry, UserError
 from ponder.core.plugins import closest
 from ponder.core.secrets import REFERENCE, Secrets, check_sendable
 from ponder.core.text import count, encodable
-from ponder.models.endpoint.chat import Chat
 from ponder.models.endpoint.counting import ServerTokenizer, beside_v1, load_tokenizer
 from ponder.models.endpoint.failures import (
     NoAnswer,
@@ -35,9 +34,12 @@ from ponder.models.endpoint.failures import (
     is_web_page,
     no_connection,
     refused,
+    retry_after,
     room_for_reply,
     speaks_https,
 )
+from ponder.models.endpoint.protocol import Protocol
+from ponder.models.endpoint.providers import provider_of, provider_of_key
 from ponder.models.endpoint.rate_limit import RateLimit
 from ponder.models.endpoint.reply import (
     Malformed,
@@ -78,11 +80,15 @@ _model_list = msgspec.json.Decoder(ModelList)
 _props = msgspec.json.Decoder(Props)
 
 
-def connect(endpoint: Endpoint, server_url: str, secrets: Secrets) -> tuple[URL, dict[str, str]]:
+def connect(
+    endpoint: Endpoint, protocol: Protocol, server_url: str, secrets: Secrets
+) -> tuple[URL, dict[str, str]]:
     """Return a server's URL and the headers to send, with the secrets filled in."""
-    headers = {"Content-Type": "application/json"}
+    key = ""
     if endpoint.key:
-        headers["Authorization"] = f"Bearer {secrets.fill(endpoint.key)}"
+        key = secrets.fill(endpoint.key)
+        _check_key(key, server_url, endpoint.key)
+    headers = {"Content-Type": "application/json", **protocol.headers(key)}
     for name, value in endpoint.headers.items():
         headers[name] = secrets.fill(value)
     example = 'url = "http://127.0.0.1:8000/v1"'
@@ -106,10 +112,46 @@ def connect(endpoint: Endpoint, server_url: str, secrets: Secrets) -> tuple[URL,
     return url, headers
 
 
+def _check_key(key: str, server_url: str, name: str) -> None:
+    """Raise `UserError` if a key is another provider's, before it is sent there."""
+    owner = provider_of_key(key)
+    provider = provider_of(server_url)
+    if owner and provider and owner != provider:
+        message = f"{name} holds a key of {owner}, and {server_url} is {provider}'s"
+        raise UserError(message, hint=f'key = "$NAME" names the variable with a key of {provider}')
+
+
+class StreamTimes:
+    """When the first and the last text of a streamed reply came, on the clock of `monotonic`."""
+
+    def __init__(self, deadline: Deadline) -> None:
+        self._deadline = deadline
+        self.first: float | None = None
+        self.last = 0.0
+
+    def on_text(self) -> None:
+        self.last = time.monotonic()
+        if self.first is None:
+            self.first = self.last
+            self._deadline.begin()
+
+
+def merged(fields: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with the fields of both, tables inside included; `more` comes last."""
+    result = dict(fields)
+    for name, value in more.items():
+        inner = result.get(name)
+        if isinstance(value, Mapping) and isinstance(inner, Mapping):
+            result[name] = merged(inner, value)
+        else:
+            result[name] = value
+    return result
+
+
 class Client:
     """Sends the requests of one endpoint, in one protocol."""
 
-    def __init__(self, endpoint: Endpoint, protocol: Chat, *, proxies: bool = True) -> None:
+    def __init__(self, endpoint: Endpoint, protocol: Protocol, *, proxies: bool = True) -> None:
         self.endpoint = endpoint
         self.protocol = protocol
         # whether to use the proxy that the environment names, if any
@@ -118,7 +160,9 @@ class Client:
     async def __aenter__(self) -> Self:
         endpoint = self.endpoint
         self._secrets = Secrets()
-        connections = [connect(endpoint, url, self._secrets) for url in endpoint.urls]
+        connections = list[tuple[URL, dict[str, str]]]()
+        for address in endpoint.urls:
+            connections.append(connect(endpoint, self.protocol, address, self._secrets))
         self._body = self._secrets.fill_json(endpoint.body)
         self._count = load_tokenizer(endpoint.tokenizer) if endpoint.tokenizer else None
         self.rate_limit = RateLimit(endpoint.requests_per_minute, endpoint.tokens_per_minute)
@@ -150,8 +194,8 @@ class Client:
         )
 
     def _server(self, name: str, url: URL, headers: dict[str, str]) -> Server:
-        page = (url / self.protocol.page).with_query(url.query)
-        models = (url / "models").with_query(url.query)
+        page = (url / self.protocol.page).with_query(url.query).update_query(self.protocol.query)
+        models = (url / self.protocol.models_page).with_query(url.query)
         tokenizer = ServerTokenizer(self._session, url, headers, self.endpoint.id)
         return Server(name, page, models, headers, tokenizer, beside_v1(url, "props"))
 
@@ -259,7 +303,8 @@ class Client:
     async def _complete(self, request: Request) -> Completion:
         budgets = [b for b in (self.endpoint.budget, request.budget) if b is not None]
         budget = min(budgets, default=None)
-        payload = msgspec.json.encode(self.protocol.payload(request, budget) | self._body)
+        fields = merged(self.protocol.payload(request, budget), self._body)
+        payload = msgspec.json.encode(fields)
         for tries in range(self.endpoint.retries + 1):
             try:
                 return await self._try(payload, budget, request)
@@ -302,7 +347,7 @@ class Client:
             started = time.monotonic()
             with self.servers.chosen() as server:
                 try:
-                    reply, first_token = await self._ask(server, payload, request)
+                    reply, times = await self._ask(server, payload, request)
                 except Malformed as error:
                     server.set_aside(0.0)
                     # another reply would be too long as well
@@ -326,9 +371,9 @@ class Client:
             cost = bill(reply, cost.seconds, self._count, prompt_estimate)
         cost = replace(cost, slack=slack(reply, cost, budget, request.prompt_limit))
         await self._check_name(server, reply.model, request)
-        measures = {}
-        if first_token:
-            measures["first_token_seconds"] = first_token - started
+        measures = dict(reply.measures)
+        if times and times.first:
+            measures["first_token_seconds"] = times.first - started
         # A refusal stands where the transcript shows it and no grader reads it.
         thinking = self._secrets.redact(reply.thinking or reply.refusal, MIN_KEY)
         answer = self._secrets.redact(reply.answer, MIN_KEY)
@@ -341,6 +386,7 @@ class Client:
             tokens=reply.tokens,
             prompt=reply.prompt,
             note=reply.note,
+            blocks=self._secrets.redact(reply.blocks, MIN_KEY),
         )
 
     async def _check_name(self, server: Server, model: str, request: Request) -> None:
@@ -356,7 +402,7 @@ class Client:
 
     async def _ask(
         self, server: Server, payload: bytes, request: Request
-    ) -> tuple[Reply, float | None]:
+    ) -> tuple[Reply, StreamTimes | None]:
         """Call `_post`; raise `NoAnswer` for a wrong server as long as another may answer."""
         try:
             return await self._post(server, payload, request)
@@ -370,8 +416,8 @@ class Client:
 
     async def _post(
         self, server: Server, payload: bytes, request: Request
-    ) -> tuple[Reply, float | None]:
-        """Send one HTTP request; return the reply, and when its first token came, if streamed.
+    ) -> tuple[Reply, StreamTimes | None]:
+        """Send one HTTP request; return the reply, and when its texts came, if streamed.
 
         Raise `NoAnswer`, `Malformed`, or `WrongServer`.
         """
@@ -384,7 +430,9 @@ class Client:
                 if self.endpoint.stream:
                     chunks = deadline.watch(chunks)
                     if _is_stream(response):
-                        return await self.protocol.read_stream(request, chunks, deadline.begin)
+                        times = StreamTimes(deadline)
+                        reply = await self.protocol.read_stream(request, chunks, times.on_text)
+                        return reply, times
                 content = await read_all(chunks)
         except (aiohttp.ClientError, OSError) as error:
             raise broken(error, self._unreachable(server, error)) from None
@@ -467,7 +515,7 @@ class Client:
             room = room_for_reply(refusal.message)
             if room is not None:
                 error = f"{error} ({room.hint})"
-        return refused(status, error, headers.get("Retry-After"))
+        return refused(status, error, retry_after(headers) or refusal.wait)
 
     async def _no_such_page_or_model(self, server: Server, error: str) -> WrongServer:
         """Return the error for a page that a server doesn't have, or a model it doesn't know."""

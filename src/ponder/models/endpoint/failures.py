@@ -7,9 +7,12 @@ garbled reply may hide an answer that the model has written, so it is counted as
 from __future__ import annotations
 
 import email.utils
+import html
+import json
 import os
 import re
 import time
+from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
 import aiohttp
@@ -21,6 +24,13 @@ Kind: TypeAlias = Literal["rate limit", "timeout", "error"]
 RETRIED = {408, 409, 425, 429}  # HTTP statuses that are retried, besides every 5xx
 TIMED_OUT = {408, 504, 524}  # the server, or a proxy before it, has waited for the model in vain
 MAYBE_BILLED = TIMED_OUT | {502}
+# Error codes that come as a rate limit (429), but that waiting doesn't cure.
+NO_CREDIT = {
+    "insufficient_quota",
+    "insufficient_balance",
+    "billing_hard_limit_reached",
+    "billing_not_active",
+}
 # How servers phrase that they refuse a field, or its value: OpenAI, vLLM, FastAPI, Anthropic.
 _REFUSES_FIELD = re.compile(
     r"unsupported|not supported|n't support|not support|not permitted|not allowed|unrecognized"
@@ -75,6 +85,7 @@ class Refusal(NamedTuple):
     message: str
     codes: tuple[str, ...] = ()
     field: str = ""  # the field of the request that it is about
+    wait: float = 0.0  # seconds that its body asks to wait; 0 if it doesn't say
 
     def __str__(self) -> str:
         return f"HTTP {self.status}: {self.message}"
@@ -157,8 +168,8 @@ def connection_hint(error: Exception, url: str) -> str:
     return "is the server running (one that loads a model may need minutes), and is `url` right?"
 
 
-def refused(status: int, why: str, retry_header: str | None) -> NoAnswer:
-    """Return the failure for an HTTP status other than 200, with the Retry-After header."""
+def refused(status: int, why: str, wait: float) -> NoAnswer:
+    """Return the failure for an HTTP status other than 200, and the wait that the server asks."""
     if status not in RETRIED and status < 500:
         return NoAnswer(why, passing=False)  # 400, 413, 422: the request itself is wrong
     kind: Kind = "error"
@@ -166,7 +177,7 @@ def refused(status: int, why: str, retry_header: str | None) -> NoAnswer:
         kind = "rate limit"
     elif status in TIMED_OUT:
         kind = "timeout"
-    return NoAnswer(why, kind, billed=status in MAYBE_BILLED, wait=retry_after(retry_header))
+    return NoAnswer(why, kind, billed=status in MAYBE_BILLED, wait=wait)
 
 
 def broken(error: Exception, why: str) -> NoAnswer:
@@ -177,10 +188,13 @@ def broken(error: Exception, why: str) -> NoAnswer:
     return NoAnswer(why, billed=not isinstance(error, aiohttp.ClientConnectorError))
 
 
-def retry_after(header: str | None) -> float:
-    """Return the seconds that a Retry-After header (a number or a date) asks to wait, or 0."""
-    if not header:
-        return 0.0
+def retry_after(headers: Mapping[str, str]) -> float:
+    """Return the seconds that the headers of a response ask to wait, or 0."""
+    try:
+        return max(0.0, float(headers["Retry-After-Ms"]) / 1000)
+    except (KeyError, ValueError):
+        pass
+    header = headers.get("Retry-After", "")
     try:
         return max(0.0, float(header))
     except ValueError:
@@ -190,3 +204,33 @@ def retry_after(header: str | None) -> float:
     except (ValueError, OverflowError):
         return 0.0
     return max(0.0, moment - time.time())
+
+
+def read_error(status: int, content: bytes) -> Refusal:
+    """Return the error in a body: the message of JSON, the title of a web page, else the text."""
+    text = content.decode("utf-8", "replace").strip()
+    if is_web_page("", content):
+        title = re.search(r"<title[^>]*>(.*?)</title>", text, re.IGNORECASE | re.DOTALL)
+        if title is None:
+            return Refusal(status, "a web page")
+        return Refusal(status, f'a web page titled "{" ".join(html.unescape(title[1]).split())}"')
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        return Refusal(status, text)
+    error = body
+    if isinstance(body, Mapping):
+        error = body.get("error", body)
+    if isinstance(error, str):
+        return Refusal(status, error)
+    if not isinstance(error, Mapping):
+        return Refusal(status, text)
+    message = error.get("message") or error.get("detail")
+    if not isinstance(message, str):
+        message = text
+    codes = [error.get("code"), error.get("type")]
+    lower_codes = tuple(code.lower() for code in codes if isinstance(code, str))
+    field = error.get("param")
+    if not isinstance(field, str):
+        field = ""
+    return Refusal(status, message, lower_codes, field)

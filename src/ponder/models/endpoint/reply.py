@@ -7,7 +7,7 @@ can't be one is treated as not reported.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -47,6 +47,7 @@ class Usage:
     reasoning: int = 0
     output: int = 0  # all that is billed as output, thinking included
     reported: bool = False  # whether the server sent any usage
+    cost: float | None = None  # the price of the reply in US dollars, if the server reports it
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,13 @@ class Reply:
     model: str = ""  # the name under which the server answers
     tokens: Sequence[int] = ()  # token ids of the reply, if the server returns them
     prompt: Sequence[int] = ()  # token ids of the prompt, if the server returns them
+    # whether the thinking's text is a summary of what the model thought, which isn't shown
+    summarized: bool = False
+    # the reply as its server must get it back in later turns, as JSON: thinking blocks with their
+    # signatures; "" if the texts are enough
+    blocks: str = ""
+    # other measurements that the server reports, such as its own computing time
+    measures: Mapping[str, float] = field(default_factory=dict)
 
 
 def bill(

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from ponder.core import Codec, Request, UserError, plugins
 from ponder.models.endpoint import Endpoint
 from ponder.models.endpoint.chat import Chat, ChatResponse, read, read_usage
-from ponder.models.endpoint.client import Client
+from ponder.models.endpoint.client import Client, StreamTimes
 from ponder.models.endpoint.failures import NoAnswer
 from ponder.models.endpoint.reply import Malformed, Reply
 from ponder.models.endpoint.servers import Server
@@ -41,12 +41,16 @@ class VllmChat(Chat):
         self._count_prompt = count_prompt  # None if the length of a prompt is unknown
         # the model plugin whose codec renders prompts and reads replies; "": the chat template
         self._codec_of = codec_of
-        if codec_of:
-            self.page = "completions"
         self._think_id = _single_id(server, endpoint.id, "<think>")
         self._end_think_id = _single_id(server, endpoint.id, "</think>")
         probe = server.post("/tokenize", {"model": endpoint.id, "prompt": "a"})
         self._max_length = int(probe["max_model_len"])
+
+    @property
+    def page(self) -> str:
+        if self._codec_of:
+            return "completions"
+        return super().page
 
     def payload(self, request: Request, budget: int | None) -> dict[str, Any]:
         payload = super().payload(request, self._fitting(request, budget))
@@ -150,7 +154,7 @@ class VllmClient(Client):
 
     async def _post(
         self, server: Server, payload: bytes, request: Request
-    ) -> tuple[Reply, float | None]:
+    ) -> tuple[Reply, StreamTimes | None]:
         try:
             return await super()._post(server, payload, request)
         except NoAnswer as failure:
