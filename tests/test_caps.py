@@ -413,6 +413,7 @@ def test_a_server_that_ignores_its_budget_and_reports_no_usage_is_seen_at_the_fi
     plan = ponder("plan", "s.toml", "--probe", "1")
     seen = "a reply without usage may have taken 80,0"
     assert seen in plan.stderr
+    assert "at most: unknown, because `served` was billed above its budget" in plan.stdout
     result = ponder("run", "s.toml", "--json")
     assert seen in result.stderr
     if cap is None:
