@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from ponder.core import Completion, EnvVar, Model, Request, Sampled, Served, UserError, not_in_key
 from ponder.core.secrets import Secrets, check_body, check_headers, check_url
+from ponder.models.endpoint.anthropic import Anthropic
 from ponder.models.endpoint.chat import Chat
 from ponder.models.endpoint.client import Client, connect
 from ponder.models.endpoint.dials import Dial
@@ -33,7 +34,7 @@ from ponder.models.endpoint.providers import (
     provider_of,
 )
 
-PROTOCOLS: dict[str, type[Protocol]] = {"chat": Chat}
+PROTOCOLS: dict[str, type[Protocol]] = {"chat": Chat, "anthropic": Anthropic}
 LOCAL = "http://127.0.0.1:8000/v1"  # where vLLM and SGLang listen by default
 
 POSITIVE = (

@@ -129,7 +129,10 @@ class ServerTokenizer:
             if reply.stop == "end":
                 output += 1  # the token that ends the turn, which servers count
         reasoning = usage.reasoning
-        if reply.thinking and not reasoning:
+        if reply.summarized and usage.output and not reasoning:
+            answer = await self._count_text(reply.answer or reply.refusal)
+            reasoning = max(0, output - answer)
+        elif reply.thinking and not reasoning:
             reasoning = min(output, await self._count_text(reply.thinking))
         completion = usage.completion or output
         return replace(usage, output=output, reasoning=reasoning, completion=completion)

@@ -7,6 +7,7 @@ can't be one is treated as not reported.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -66,7 +67,7 @@ class Reply:
     model: str = ""  # the name under which the server answers
     tokens: Sequence[int] = ()  # token ids of the reply, if the server returns them
     prompt: Sequence[int] = ()  # token ids of the prompt, if the server returns them
-    # whether the thinking's text is a summary of what the model thought, which isn't shown
+    # whether the thinking's text is only a summary of what the model thought, or missing
     summarized: bool = False
     # the reply as its server must get it back in later turns, as JSON: thinking blocks with their
     # signatures; "" if the texts are enough
@@ -85,7 +86,8 @@ def bill(
 
     Some servers include the thinking in the completion tokens, some count it separately, and some
     only in the total. So the output is the total minus the prompt, and output beyond the completion
-    is thinking. `prompt_estimate` is used if the server doesn't count the prompt.
+    is thinking. If the thinking is summarized, its text says nothing about its tokens, so all that
+    isn't the answer's is thinking. `prompt_estimate` is used if the server doesn't count the prompt.
     """
     usage = reply.usage
     visible = reply.answer or reply.refusal
@@ -95,7 +97,8 @@ def bill(
         hidden = output - usage.completion
     thinking = max(usage.reasoning, hidden)
     counted_by: CountedBy = "server"
-    thinking_uncounted = reply.thinking and not usage.reasoning
+    has_thinking = reply.thinking or reply.summarized
+    thinking_uncounted = has_thinking and not usage.reasoning
     answer_uncounted = visible and not usage.completion and not thinking
     if not output or thinking_uncounted or answer_uncounted:
         # The server's output count, if any, stays the sum.
@@ -108,6 +111,9 @@ def bill(
             characters = len(reply.thinking) + len(visible)
             output = output or characters // 4
             thinking = max(hidden, round(output * len(reply.thinking) / max(1, characters)))
+        if reply.summarized and usage.output:
+            answer_estimate = count(visible) if count else math.ceil(len(visible) / 4)
+            thinking = max(hidden, output - answer_estimate)
         thinking = min(thinking, output)
     if prompt_estimate and not usage.prompt:
         counted_by = "estimate"
@@ -118,9 +124,9 @@ def bill(
 def slack(reply: Reply, bill: Bill, budget: int | None, prompt_limit: int) -> Spend:
     """Return what to add to a bill for an upper bound, where the server doesn't report its tokens.
 
-    A reply that was cut off or has no text, or whose count can't be one, may have taken its whole
-    budget. Any other has at most one token per byte of its text, and no more than its budget,
-    unless the text is so long that the server has ignored it.
+    A reply that was cut off or has no text, whose thinking isn't all shown, or whose count can't be
+    one, may have taken its whole budget. Any other has at most one token per byte of its text, and
+    no more than its budget, unless the text is so long that the server has ignored it.
     """
     usage = reply.usage
     prompt = 0
@@ -130,7 +136,8 @@ def slack(reply: Reply, bill: Bill, budget: int | None, prompt_limit: int) -> Sp
     if not usage.output:
         limit = sum(len(text.encode()) for text in reply.written)
         if budget is not None and limit <= LONGEST_TOKEN * budget:
-            if usage.reported or reply.stop == "length" or not limit:
+            is_partial = reply.stop == "length" or reply.summarized
+            if usage.reported or is_partial or not limit:
                 limit = budget
             limit = min(limit, budget)
         completion = limit - bill.thinking_tokens - bill.answer_tokens
