@@ -16,6 +16,7 @@ value in `body`.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -25,6 +26,7 @@ from ponder.models.endpoint.anthropic import Anthropic
 from ponder.models.endpoint.chat import Chat
 from ponder.models.endpoint.client import Client, connect
 from ponder.models.endpoint.dials import Dial
+from ponder.models.endpoint.gemini import Gemini
 from ponder.models.endpoint.protocol import Protocol
 from ponder.models.endpoint.providers import (
     PROVIDERS,
@@ -34,7 +36,11 @@ from ponder.models.endpoint.providers import (
     provider_of,
 )
 
-PROTOCOLS: dict[str, type[Protocol]] = {"chat": Chat, "anthropic": Anthropic}
+PROTOCOLS: dict[str, type[Protocol]] = {
+    "chat": Chat,
+    "anthropic": Anthropic,
+    "gemini": Gemini,
+}
 LOCAL = "http://127.0.0.1:8000/v1"  # where vLLM and SGLang listen by default
 
 POSITIVE = (
@@ -126,7 +132,7 @@ class Endpoint(Model, Served, Sampled):
             raise UserError(message, hint=names)
         protocol = PROTOCOLS[self.protocol_name]
         for name, instead in protocol.own_fields.items():
-            if name in self.body:
+            if _has_field(self.body, name):
                 message = f"`{name}` can't be a field of the body: it has a setting of its own"
                 raise UserError(message, hint=instead)
         if self.think is not None and self.budget is not None and self.think >= self.budget:
@@ -217,3 +223,11 @@ class Endpoint(Model, Served, Sampled):
 
     async def complete(self, request: Request) -> Completion:
         return await self._client.complete(request)
+
+
+def _has_field(body: Mapping[str, Any], name: str) -> bool:
+    """Return whether a body has a field; a dot in the name leads into a table."""
+    outer, _, inner = name.partition(".")
+    if not inner:
+        return outer in body
+    return isinstance(body.get(outer), dict) and _has_field(body[outer], inner)

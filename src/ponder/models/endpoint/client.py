@@ -64,19 +64,12 @@ MAX_MESSAGE = 2000  # characters of a server's text that a user is shown
 MIN_KEY = 12
 
 
-class ModelList(msgspec.Struct):
-    """A server's list of models."""
-
-    data: list[Any] = []
-
-
 class Props(msgspec.Struct):
     """llama.cpp's page about itself."""
 
     total_slots: Any = None  # requests that it works on at once; others wait in its queue
 
 
-_model_list = msgspec.json.Decoder(ModelList)
 _props = msgspec.json.Decoder(Props)
 
 
@@ -254,11 +247,9 @@ class Client:
                 server.models, headers=server.headers, timeout=limit, allow_redirects=False
             ) as response:
                 content = await read_all(response.content.iter_any())
-                models = decode_json(content, _model_list).data
+                return self.protocol.model_names(content)
         except (aiohttp.ClientError, OSError, Malformed):
             return []
-        names = [model.get("id") for model in models if isinstance(model, dict)]
-        return [name for name in names if isinstance(name, str)]
 
     async def _free_slots(self) -> Semaphore:
         """Return what limits the requests in progress.

@@ -12,12 +12,23 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
+
 from ponder.core import Request
 from ponder.models.endpoint.failures import NO_CREDIT, Refusal, read_error
-from ponder.models.endpoint.reply import Reply
+from ponder.models.endpoint.reply import Reply, decode_json
 
 if TYPE_CHECKING:
     from ponder.models.endpoint import Endpoint
+
+
+class ModelList(msgspec.Struct):
+    """A server's list of models."""
+
+    data: list[Any] = []
+
+
+_model_list = msgspec.json.Decoder(ModelList)
 
 
 class Protocol(ABC):
@@ -26,7 +37,7 @@ class Protocol(ABC):
     # What a reply is called in errors: "a chat completion".
     reply_name: ClassVar[str]
     # Fields of a request that a study's `body` must not set, because the caps, the bills and the
-    # answers depend on them, and the setting to use instead.
+    # answers depend on them, and the setting to use instead. A dot leads into a table.
     own_fields: ClassVar[Mapping[str, str]] = {}
     # The page below the endpoint's URL that lists the server's models.
     models_page: ClassVar[str] = "models"
@@ -107,6 +118,12 @@ class Protocol(ABC):
             hint = 'add credit to the account, or name another key: key = "$NAME"'
             return "has no credit left", hint
         return None
+
+    def model_names(self, content: bytes) -> list[str]:
+        """Return the names in the server's model list; raise `Malformed` if it can't be read."""
+        models = decode_json(content, _model_list).data
+        names = [model.get("id") for model in models if isinstance(model, dict)]
+        return [name for name in names if isinstance(name, str)]
 
     @abstractmethod
     def url_hint(self, server_url: str) -> str:

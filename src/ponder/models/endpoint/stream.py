@@ -2,7 +2,8 @@
 
 Server-sent events: each is a line `data: {…}`, or several, followed by an empty line. Lines may end
 in CRLF, comments (`: keep-alive`) come in between, and a chunk from the network may end anywhere,
-in the middle of a character too.
+in the middle of a character too. Google's servers report an error as JSON over several lines,
+without `data:`.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class Deadline:
 async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yield the data of each event of a stream; raise `TooLong` if the stream is too long."""
     data = list[bytes]()
+    is_bare = False  # JSON without `data:`
     async for line in _lines(limited(chunks, MAX_STREAMED)):
         field, _, value = line.partition(b":")
         if field in (b"data", b"\xef\xbb\xbfdata"):  # a byte order mark may open the stream
@@ -85,6 +87,10 @@ async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         elif not line and data:  # an empty line ends an event
             yield b"\n".join(data)
             data = []
+            is_bare = False
+        elif is_bare or line.startswith(b"{"):
+            is_bare = True
+            data.append(line)
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
