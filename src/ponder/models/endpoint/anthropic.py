@@ -350,7 +350,8 @@ async def assemble(chunks: AsyncIterator[bytes], on_text: Callable[[], None]) ->
                 break
             elif event.type == "error":
                 status = STATUS.get(_error_type(event.error), 0)
-                if message is None and status >= 429:
+                has_begun = message is not None or pieces
+                if status >= 429 and not has_begun:
                     why = f"the endpoint's stream reports an {_error_type(event.error)}"
                     raise refused(status, why, 0.0)
                 raise Malformed(f"the endpoint's stream reports an error: {event.error}")
