@@ -639,7 +639,7 @@ def test_another_bad_request_fails_alone(serve) -> None:
         ({"body": {"system": "Be brief."}}, "`system` can't be a field", "the task"),
         ({"body": {"max_tokens": 5}}, "`max_tokens` can't be a field", "budget"),
         ({"provider": "vllm", "effort": "low"}, "has no dial `effort`", 'protocol = "chat"'),
-        ({"provider": "deepseek", "think": 2000}, "has no dial `think`", 'protocol = "chat"'),
+        ({"provider": "deepseek", "think": 2000}, "has no dial `think`", "thinking = false"),
         ({"provider": "openai"}, "openai has no protocol `anthropic`", 'protocol = "chat"'),
     ],
 )

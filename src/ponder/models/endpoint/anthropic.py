@@ -150,9 +150,10 @@ class Anthropic(Protocol):
             raise UserError(message, hint="budget = 16000, thinking included")
         provider = endpoint.provider_name
         missing = MISSING_DIALS.get(provider, ())
-        dial.refuse(
-            f"{provider} in the protocol `anthropic`", *missing, hint='protocol = "chat" has it'
-        )
+        hint = 'protocol = "chat" has it'
+        if provider == "deepseek":
+            hint = "thinking = false, or a `budget` for the whole reply"
+        dial.refuse(f"{provider} in the protocol `anthropic`", *missing, hint=hint)
         fields: dict[str, Any] = {}
         if dial.think is not None:
             if dial.thinking is False:
