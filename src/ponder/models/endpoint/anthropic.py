@@ -150,9 +150,10 @@ class Anthropic(Protocol):
             raise UserError(message, hint="budget = 16000, thinking included")
         provider = endpoint.provider_name
         missing = MISSING_DIALS.get(provider, ())
-        dial.refuse(
-            f"{provider} in the protocol `anthropic`", *missing, hint='protocol = "chat" has it'
-        )
+        hint = 'protocol = "chat" has it'
+        if provider == "deepseek":
+            hint = "thinking = false, or a `budget` for the whole reply"
+        dial.refuse(f"{provider} in the protocol `anthropic`", *missing, hint=hint)
         fields: dict[str, Any] = {}
         if dial.think is not None:
             if dial.thinking is False:
@@ -350,7 +351,8 @@ async def assemble(chunks: AsyncIterator[bytes], on_text: Callable[[], None]) ->
                 break
             elif event.type == "error":
                 status = STATUS.get(_error_type(event.error), 0)
-                if message is None and status >= 429:
+                has_begun = message is not None or pieces
+                if status >= 429 and not has_begun:
                     why = f"the endpoint's stream reports an {_error_type(event.error)}"
                     raise refused(status, why, 0.0)
                 raise Malformed(f"the endpoint's stream reports an error: {event.error}")
