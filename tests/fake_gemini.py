@@ -17,6 +17,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -119,6 +120,20 @@ def check_types(table: dict[str, Any], types: dict[str, Any], place: str) -> Non
             refuse(400, f"Invalid value at '{place}.{name}', {json.dumps(value)}")
 
 
+def camel(value: Any) -> Any:
+    """The same JSON with names as the reference writes them: the API takes max_output_tokens too,
+    and Google's SDK sends some names so.
+    """
+    if isinstance(value, list):
+        return [camel(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        re.sub("_([a-z])", lambda match: match[1].upper(), name): camel(inner)
+        for name, inner in value.items()
+    }
+
+
 def text_of(content: dict[str, Any]) -> str:
     return "".join(part.get("text", "") for part in content["parts"] if not part.get("thought"))
 
@@ -141,9 +156,9 @@ def check_contents(contents: Any) -> None:
             )
         for part in content["parts"]:
             check_names(part, {"text", "thought", "thoughtSignature"}, "contents[0].parts[0]")
-            if "thoughtSignature" in part and part["thoughtSignature"] != signature_of(
-                text_of(content)
-            ):
+            # in either alphabet of base64
+            signature = part.get("thoughtSignature", "").replace("-", "+").replace("_", "/")
+            if signature and signature != signature_of(text_of(content)):
                 refuse(400, "Corrupted thought signature.")
 
 
@@ -191,6 +206,9 @@ class Fake:
     lists = ("/v1beta/models",)
 
     def messages(self, body: dict[str, Any]) -> list[dict[str, str]]:
+        for name, value in camel(dict(body)).items():
+            body.pop(name, None)
+            body[name] = value
         check_names(body, FIELDS, "")
         check_contents(body.get("contents"))
         config = body.get("generationConfig", {})

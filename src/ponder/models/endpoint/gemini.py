@@ -199,6 +199,8 @@ class Gemini(Protocol):
         last = Candidate()
         try:
             async for data in events(chunks):
+                if data.strip() == b"[DONE]":  # of a proxy
+                    break
                 event = decode_json(data, _response_decoder)
                 if event.error:
                     # Even after STOP: https://github.com/vercel/ai/issues/5217
