@@ -121,7 +121,9 @@ class Fake:
         reasoning = body.get("reasoning") or {}
         for name in reasoning:
             if model == PLAIN:
-                problem = f"Unsupported parameter: 'reasoning.{name}' is not supported with this model."
+                problem = (
+                    f"Unsupported parameter: 'reasoning.{name}' is not supported with this model."
+                )
                 self.refuse_field(f"reasoning.{name}", problem, "unsupported_parameter")
         for name, values in (("effort", EFFORTS), ("summary", SUMMARIES)):
             value = reasoning.get(name)
