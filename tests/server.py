@@ -164,14 +164,20 @@ class Chat:
         """
         yield b": processing\n\n"
         (choice,) = said["choices"]
+        chunk = {name: said[name] for name in ("id", "created", "model", "system_fingerprint")}
+        chunk |= {"object": "chat.completion.chunk", "usage": None}
+        place = {"index": 0, "logprobs": None, "finish_reason": None}
+        opening = {**place, "delta": {"role": "assistant", "content": ""}}
+        yield event({**chunk, "choices": [opening]})
         for name in ("reasoning_content", "content"):
             text = choice["message"].get(name, "")
             for at in range(0, len(text), 4):
-                piece = {"index": 0, "delta": {name: text[at : at + 4]}}
-                yield event({"model": said["model"], "choices": [piece]})
-        end = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
-        yield event({"choices": [end]})
-        yield event({"choices": [], "usage": said["usage"]}) + b"data: [DONE]\n\n"
+                piece = {**place, "delta": {name: text[at : at + 4]}}
+                yield event({**chunk, "choices": [piece]})
+        end = {**place, "delta": {}, "finish_reason": choice["finish_reason"]}
+        yield event({**chunk, "choices": [end]})
+        bill = {**chunk, "choices": [], "usage": said["usage"]}
+        yield event(bill) + b"data: [DONE]\n\n"
 
     def error(self, status: int, text: str) -> dict[str, Any] | None:
         """The body of an error; None for the plain text."""

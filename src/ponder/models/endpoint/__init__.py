@@ -35,9 +35,11 @@ from ponder.models.endpoint.providers import (
     protocol_of,
     provider_of,
 )
+from ponder.models.endpoint.responses import Responses
 
 PROTOCOLS: dict[str, type[Protocol]] = {
     "chat": Chat,
+    "responses": Responses,
     "anthropic": Anthropic,
     "gemini": Gemini,
 }
