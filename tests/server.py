@@ -171,7 +171,8 @@ class Chat:
                 yield event({"model": said["model"], "choices": [piece]})
         end = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
         yield event({"choices": [end]})
-        yield event({"choices": [], "usage": said["usage"]}) + b"data: [DONE]\n\n"
+        times = {name: said[name] for name in ("timings", "metrics") if name in said}
+        yield event({"choices": [], "usage": said["usage"], **times}) + b"data: [DONE]\n\n"
 
     def error(self, status: int, text: str) -> dict[str, Any] | None:
         """The body of an error; None for the plain text."""

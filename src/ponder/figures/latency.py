@@ -178,14 +178,14 @@ def _panel(name: str, rows: Records, series: Sequence[str]) -> Any:
     largest = max(ends)
     smallest = min(row["value_low"] for row in rows)
     log = smallest > 0 and largest > LOG_FROM * smallest
-    # An interval without an end reaches the edge.
-    edge = largest * (1.6 if log else 1.12) or 1.0
+    edge = largest * (1.3 if log else 1.08) or 1.0  # where an interval without an end is drawn to
+    room = 1.8 if log else 1.15  # for the numbers right of the intervals
     marks = []
     for row in rows:
         mark = {**row, "model": textwrap.fill(row["series"], LABEL), "text": number(row["value"])}
         mark["drawn_high"] = edge if row["value_high"] is None else row["value_high"]
         marks.append(mark)
-    domain = [smallest / 1.2 if log else 0.0, edge]
+    domain = [smallest / 1.2 if log else 0.0, edge * room]
     x = alt.X(
         "value:Q",
         title=TITLES[name] + (", log scale" if log else ""),
@@ -219,8 +219,8 @@ def _panel(name: str, rows: Records, series: Sequence[str]) -> Any:
         chart.mark_point(filled=True, size=50, opacity=1).encode(
             x=x, y=y, yOffset=offset, color=colour, tooltip=tooltip
         ),
-        chart.mark_text(align="center", dy=-8, fontSize=9, color=INK).encode(
-            x=x, y=y, yOffset=offset, text="text:N"
+        chart.mark_text(align="left", dx=7, fontSize=10, color=INK).encode(
+            x=alt.X("drawn_high:Q"), y=y, yOffset=offset, text="text:N"
         ),
     ]
     percentiles = ", ".join(dict.fromkeys(row["percentile"] for row in rows))
