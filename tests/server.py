@@ -176,7 +176,8 @@ class Chat:
                 yield event({**chunk, "choices": [piece]})
         end = {**place, "delta": {}, "finish_reason": choice["finish_reason"]}
         yield event({**chunk, "choices": [end]})
-        bill = {**chunk, "choices": [], "usage": said["usage"]}
+        times = {name: said[name] for name in ("timings", "metrics") if name in said}
+        bill = {**chunk, "choices": [], "usage": said["usage"], **times}
         yield event(bill) + b"data: [DONE]\n\n"
 
     def error(self, status: int, text: str) -> dict[str, Any] | None:

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from ponder.core import Completion
 from ponder.models.endpoint import Endpoint, stream
 from ponder.models.endpoint.chat import ChatResponse, assemble
-from ponder.models.endpoint.client import StreamTimes
 from ponder.models.endpoint.reply import Malformed, Reply, TooLong
+from ponder.models.endpoint.timing import StreamTimes
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 7}
 

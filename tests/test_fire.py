@@ -48,6 +48,8 @@ retries     = 12
 [[figure]]
 name = "accuracy"
 """
+# what streams measure, which differs from run to run
+TIMES = ("first_token_seconds", "decode_seconds", "tokens_per_second")
 LENGTHS = {"lengths": {"median": 200, "sigma": 1.0}, "seconds_per_token": 2e-5}
 
 
@@ -68,9 +70,7 @@ def outcomes(store: str) -> dict[tuple, tuple]:
         rows = [
             o._replace(attempt=0, seconds=0.0) for o in opened.outcomes(Study.load("s.toml").cells)
         ]
-    details = {
-        id(o): {k: v for k, v in o.details.items() if k != "first_token_seconds"} for o in rows
-    }
+    details = {id(o): {k: v for k, v in o.details.items() if k not in TIMES} for o in rows}
     return {
         (o.label.task, o.label.model, o.size, o.problem, o.sample): (*o[4:11], details[id(o)])
         for o in rows

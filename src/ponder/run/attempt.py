@@ -309,12 +309,12 @@ def graded(task: Task, attempt: Attempt) -> Attempt:
 
 
 def _mean_measures(turns: Sequence[Completion]) -> dict[str, float]:
-    """Return the model's measurements, averaged over the turns."""
-    names = dict.fromkeys(name for turn in turns for name in turn.measures)
-    means = {}
-    for name in names:
-        means[name] = sum(turn.measures.get(name, 0.0) for turn in turns) / len(turns)
-    return means
+    """Return the model's measurements, each averaged over the turns that have it."""
+    values: dict[str, list[float]] = {}
+    for turn in turns:
+        for name, value in turn.measures.items():
+            values.setdefault(name, []).append(value)
+    return {name: sum(measured) / len(measured) for name, measured in values.items()}
 
 
 def grade_again(study: StudySpec, store: Store) -> int:

@@ -79,7 +79,7 @@ def accuracy(correct: Bools, problem: Ints, level: float = 0.95) -> Estimate:
     value = float(means.mean())
     if problems < 2:  # one says nothing about other problems
         return Estimate(value, 0.0, 1.0, attempts, problems)
-    low, high = wilson(value, _effective_attempts(correct, problem, level), level)
+    low, high = wilson(value, effective_attempts(correct, problem, level), level)
     return Estimate(value, low, high, attempts, problems)
 
 
@@ -130,7 +130,7 @@ def _problems_with_rarer(attempts: Floats, right: Floats, value: float) -> int:
     return int(np.count_nonzero(right < attempts))
 
 
-def _effective_attempts(correct: Bools, problem: Ints, level: float) -> float:
+def effective_attempts(correct: Bools, problem: Ints, level: float) -> float:
     """Return the effective sample size of an accuracy."""
     attempts, right = _counts(correct, problem)
     means = right / attempts
@@ -264,7 +264,7 @@ def median_tokens(data: Columns, level: float = 0.95) -> Estimate:
         median = (lower + upper) / 2
     if problems < 2:
         return Estimate(median, 0.0, math.inf, attempts, problems)
-    effective = _effective_attempts(needed <= lower, data.problem, level)
+    effective = effective_attempts(needed <= lower, data.problem, level)
     low, high = wilson(0.5, effective, level)
     # With more than half of the attempts truncated, even the low end may be unknown: they spent at
     # least this much.

@@ -1,4 +1,5 @@
-"""Quantiles of the normal and Student's t, tails of chi-squared and F, and the normal hazard.
+"""Quantiles of the normal and Student's t, tails of chi-squared, F and the binomial, and the normal
+hazard.
 
 They are written out here because SciPy would add 113 MB to an installation.
 """
@@ -92,6 +93,15 @@ def f_tail(x: float, above: float, below: float) -> float:
     if math.isinf(x):
         return 0.0
     return _incomplete_beta(below / (below + above * x), below / 2, above / 2)
+
+
+def binomial_at_most(k: int, n: int, p: float) -> float:
+    """Return the probability of at most k successes in n trials, for 0 < p < 1."""
+    if k < 0:
+        return 0.0
+    if k >= n:
+        return 1.0
+    return _incomplete_beta(1 - p, n - k, k + 1)
 
 
 def _incomplete_beta(x: float, a: float, b: float) -> float:

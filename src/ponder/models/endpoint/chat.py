@@ -28,6 +28,7 @@ from ponder.models.endpoint.reply import (
     decode_json,
 )
 from ponder.models.endpoint.stream import events
+from ponder.models.endpoint.timing import reported_measures
 from ponder.tasks.reading import split_thinking
 
 OWN_FIELDS = {
@@ -77,6 +78,8 @@ class ChatResponse(msgspec.Struct):
     error: Any = None
     model: Any = None
     prompt_token_ids: Any = None
+    timings: Any = None  # llama.cpp's
+    metrics: Any = None  # vLLM's
 
     def choice(self) -> ChatChoice:
         """Return the first choice: Ponder never requests more."""
@@ -97,6 +100,8 @@ class ChatEvent(msgspec.Struct):
     usage: Any = None
     error: Any = None
     model: Any = None
+    timings: Any = None
+    metrics: Any = None
 
 
 _response_decoder = msgspec.json.Decoder(ChatResponse)
@@ -243,7 +248,8 @@ def read(response: ChatResponse) -> Reply:
     if isinstance(response.model, str):
         model = response.model
     usage = read_usage(response.usage)
-    return Reply(thinking, answer, stop, note, refusal, written, usage, model)
+    measures = reported_measures(response.usage, usage, response.timings, response.metrics)
+    return Reply(thinking, answer, stop, note, refusal, written, usage, model, measures=measures)
 
 
 def _parts(content: Any) -> tuple[str, str, str]:
@@ -295,6 +301,8 @@ async def assemble(
     finish: Any = None
     usage: Any = None
     model: Any = None
+    timings: Any = None
+    metrics: Any = None
     has_begun = False
     try:
         async for data in events(chunks):
@@ -310,6 +318,8 @@ async def assemble(
                 raise Malformed(f"the endpoint's stream reports an error: {event.error}")
             usage = event.usage or usage
             model = event.model or model
+            timings = event.timings or timings
+            metrics = event.metrics or metrics
             if event.choices:
                 has_begun = True
                 piece = event.choices[0]
@@ -324,7 +334,8 @@ async def assemble(
     message = ChatMessage()
     for name, pieces in texts.items():
         setattr(message, name, _joined(pieces))
-    return ChatResponse([ChatChoice(message, finish)], usage, model=model)
+    choices = [ChatChoice(message, finish)]
+    return ChatResponse(choices, usage, model=model, timings=timings, metrics=metrics)
 
 
 def _collect(delta: ChatMessage | None, texts: dict[str, list[Any]]) -> bool:

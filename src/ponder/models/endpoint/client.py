@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import random
-import time
-from asyncio import Lock, Semaphore, sleep
+from asyncio import Lock, Semaphore, get_running_loop, sleep
 from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping
 from contextlib import nullcontext
@@ -53,6 +52,7 @@ from ponder.models.endpoint.reply import (
 )
 from ponder.models.endpoint.servers import ServedNames, Server, Servers, alike
 from ponder.models.endpoint.stream import Deadline, read_all
+from ponder.models.endpoint.timing import StreamTimes, stream_measures
 
 if TYPE_CHECKING:
     from ponder.models.endpoint import Endpoint
@@ -112,21 +112,6 @@ def _check_key(key: str, server_url: str, name: str) -> None:
     if owner and provider and owner != provider:
         message = f"{name} holds a key of {owner}, and {server_url} is {provider}'s"
         raise UserError(message, hint=f'key = "$NAME" names the variable with a key of {provider}')
-
-
-class StreamTimes:
-    """When the first and the last text of a streamed reply came, on the clock of `monotonic`."""
-
-    def __init__(self, deadline: Deadline) -> None:
-        self._deadline = deadline
-        self.first: float | None = None
-        self.last = 0.0
-
-    def on_text(self) -> None:
-        self.last = time.monotonic()
-        if self.first is None:
-            self.first = self.last
-            self._deadline.begin()
 
 
 def merged(fields: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -331,11 +316,13 @@ class Client:
 
     async def _try(self, payload: bytes, budget: int | None, request: Request) -> Completion:
         prompt_estimate = len(payload) // 3
+        clock = get_running_loop().time
         async with await self._free_slots():
             charge = await self.rate_limit.start(
                 prompt_estimate, budget, partial(request.observer.sent, request)
             )
-            started = time.monotonic()
+            # The wait for a slot and for the rate limits is over: no `seconds` include it.
+            started = clock()
             with self.servers.chosen() as server:
                 try:
                     reply, times = await self._ask(server, payload, request)
@@ -352,7 +339,7 @@ class Client:
                         server.set_aside(failure.wait)
                     raise
                 server.answered()
-            cost = bill(reply, time.monotonic() - started, self._count, prompt_estimate)
+            cost = bill(reply, clock() - started, self._count, prompt_estimate)
             self.rate_limit.end(charge, cost)
         if cost.counted_by == "estimate" and self.endpoint.probe:
             usage, prompt_estimate = await server.tokenizer.fill(
@@ -362,11 +349,16 @@ class Client:
             cost = bill(reply, cost.seconds, self._count, prompt_estimate)
         cost = replace(cost, slack=slack(reply, cost, budget, request.prompt_limit))
         await self._check_name(server, reply.model, request)
-        measures = dict(reply.measures)
+        measures = dict[str, float]()
+        if times:
+            measures = stream_measures(times, started, reply, cost)
         if reply.summarized and reply.thinking:
             measures["summarized"] = 1.0
-        if times and times.first:
-            measures["first_token_seconds"] = times.first - started
+        wait_seconds = cost.seconds - reply.measures.get("work_seconds", 0.0)
+        if wait_seconds >= 0:  # else the server reports more time than the call took
+            measures |= reply.measures
+            if "work_seconds" in reply.measures:
+                measures["wait_seconds"] = wait_seconds
         # A refusal stands where the transcript shows it and no grader reads it.
         thinking = self._secrets.redact(reply.thinking or reply.refusal, MIN_KEY)
         answer = self._secrets.redact(reply.answer, MIN_KEY)

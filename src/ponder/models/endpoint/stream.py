@@ -45,6 +45,7 @@ class Deadline:
         self._idle_timeout = idle_timeout
         self._clock = asyncio.get_running_loop().time
         self._end = self._clock() + timeout
+        self.arrived = 0.0  # when the latest chunk came, on the clock of the event loop
         self._has_begun = False
 
     def begin(self) -> None:
@@ -66,6 +67,7 @@ class Deadline:
                 return
             except TimeoutError:
                 raise TimeoutError(self._reason(idle=end == idle_end)) from None
+            self.arrived = self._clock()
             yield chunk
 
     def _reason(self, *, idle: bool) -> str:

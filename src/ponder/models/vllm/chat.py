@@ -14,10 +14,11 @@ from typing import Any, Literal
 from ponder.core import Codec, Request, UserError, plugins
 from ponder.models.endpoint import Endpoint
 from ponder.models.endpoint.chat import Chat, ChatResponse, read, read_usage
-from ponder.models.endpoint.client import Client, StreamTimes
+from ponder.models.endpoint.client import Client
 from ponder.models.endpoint.failures import NoAnswer
 from ponder.models.endpoint.reply import Malformed, Reply
 from ponder.models.endpoint.servers import Server
+from ponder.models.endpoint.timing import StreamTimes
 from ponder.models.vllm.pool import ServerGroup
 from ponder.models.vllm.server import VllmServer
 
