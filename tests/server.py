@@ -6,7 +6,8 @@ them go.
 
 `lengths = {"median": 400, "sigma": 1.0}` draws the length of each reply from a lognormal
 distribution, capped by the request's budget; with `seconds_per_token` long replies take longer than
-short ones. `GET /state` tells what the server has billed (`billed_tokens`): every request that it
+short ones. `honours = true` obeys the request's dials of thinking, `reasoning_effort` and
+`thinking_token_budget`, which it otherwise ignores. `GET /state` tells what the server has billed (`billed_tokens`): every request that it
 didn't refuse, whether or not its answer arrived.
 
 Faults that are fractions of the requests: `429`, `500`, `drop` (no response), `cut` (half of one),
@@ -40,6 +41,7 @@ from typing import Any, NamedTuple
 from aiohttp import web
 
 Faults = dict[str, Any]
+EFFORTS = {"low": 0.5, "high": 2.0}  # factors of the median length, under the fault `honours`
 REFUSALS = ("429", "500")  # faults before the model has read the request, so that nothing is billed
 
 
@@ -68,9 +70,17 @@ def length_of(
     prompt = sum(len(m["content"]) // 4 + 4 for m in messages)
     drawn = random.Random(json.dumps([messages, seed]))
     wanted = max(10, round(drawn.lognormvariate(math.log(lengths["median"]), lengths["sigma"])))
+    wanted = min(wanted, lengths.get("think", math.inf) + 10)
     if wanted > budget:
         return Length(prompt, budget, 0, cut=True)
     return Length(prompt, wanted - 10, 10)
+
+
+def dialled(lengths: dict[str, float], body: dict[str, Any]) -> dict[str, float]:
+    """The lengths as the request's dials of thinking want them."""
+    scale = EFFORTS.get(body.get("reasoning_effort", ""), 1.0)
+    think = body.get("thinking_token_budget", math.inf)
+    return lengths | {"median": lengths["median"] * scale, "think": think}
 
 
 def reply(
@@ -263,7 +273,10 @@ class Server:
             return refused
         messages = protocol.messages(body)
         budget = protocol.budget(body)
-        length = length_of(messages, body.get("seed"), budget, self.faults.get("lengths"))
+        lengths = self.faults.get("lengths")
+        if lengths and self.faults.get("honours"):
+            lengths = dialled(lengths, body)
+        length = length_of(messages, body.get("seed"), budget, lengths)
         streams = protocol.streams(request, body) and not self.faults.get("no_stream")
         fault = self.drawn_fault()
         if fault not in REFUSALS:

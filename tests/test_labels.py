@@ -12,6 +12,7 @@ import pytest
 
 from ponder import Study
 from ponder.core import UserError
+from ponder.study.labels import differing, distinctions
 
 EXECUTION = {"name": "execution", "size": 4}
 ORACLE = {"name": "oracle"}
@@ -77,12 +78,12 @@ def test_options_of_a_dataset_are_named_one_by_one() -> None:
     gym = {"name": "gym", "dataset": "chain_sum", "size": 0}
     few, many = ({"min_terms": 2, "max_terms": n} for n in (4, 6))
     assert tasks({**gym, "options": few}, {**gym, "options": many}) == [
-        "gym options.max_terms=4",
-        "gym options.max_terms=6",
+        "gym max_terms=4",
+        "gym max_terms=6",
     ]
     assert tasks({**gym, "options": [few, many]}) == [
-        "gym options.max_terms=4",
-        "gym options.max_terms=6",
+        "gym max_terms=4",
+        "gym max_terms=6",
     ]
 
 
@@ -122,10 +123,31 @@ def test_files_are_named_by_as_little_of_their_path_as_needed(
         ([SERVED | {"label": "oracle"}, ORACLE], ["oracle name=endpoint", "oracle"]),
         (
             [SERVED | {"body": {"chat": {"think": True}, "top_k": 2}}, SERVED | {"body": {"chat": {"think": False}, "top_k": 2}}],
-            ["m body.chat.think=True", "m body.chat.think=False"],
+            ["m think=True", "m think=False"],
+        ),
+        (
+            [SERVED | {"body": {"chat_template_kwargs": {"enable_thinking": [True, False]}}}],
+            ["m enable_thinking=True", "m enable_thinking=False"],
+        ),
+        # Longer where the last part alone would mean two things.
+        (
+            [SERVED | {"effort": ["low", "high"], "body": {"reasoning": {"effort": [1, 2]}}}],
+            [f"m effort={e} body.reasoning.effort={n}" for e in ("low", "high") for n in (1, 2)],
+        ),
+        (
+            [SERVED | {"body": {"a": {"x": [1, 2]}, "b": {"x": 5, "y": [3, 4]}}}],
+            [f"m x={x} y={y}" for x in (1, 2) for y in (3, 4)],
+        ),
+        ([SERVED | {"body": {"a": {"x": 1}}}, SERVED | {"body": {"b": {"x": 1}}}], ["m body.a.x=1", "m body.b.x=1"]),
+        ([SERVED | {"think": [1024, 8192], "provider": "vllm"}], ["m think=1024", "m think=8192"]),
+        ([SERVED | {"thinking": [True, False], "provider": "vllm"}], ["m thinking=True", "m thinking=False"]),
+        # What a price is of says its path.
+        (
+            [SERVED | {"prices": {"input": 1, "output": n}} for n in (2, 3)],
+            ["m prices.output=2.0", "m prices.output=3.0"],
         ),
         ([SERVED | {"key": "$MINE"}, SERVED | {"key": "$YOURS"}], ["m key=$MINE", "m key=$YOURS"]),
-        ([SERVED | {"body": {"stop": "\n" * 5 + "x" * 99}}, SERVED], [f"m body.stop={'x' * 59}…", "m"]),
+        ([SERVED | {"body": {"stop": "\n" * 5 + "x" * 99}}, SERVED], [f"m stop={'x' * 59}…", "m"]),
         ([SERVED | {"effort": "x" * 99}, SERVED | {"effort": "x" * 98}], [f"m effort={'x' * n}" for n in (99, 98)]),
     ],
 )  # fmt: skip
@@ -211,7 +233,7 @@ def test_settings_of_a_cell_are_plain_and_read_only(monkeypatch) -> None:
     task = EXECUTION | {"mode": "answer", "window": 2}
     [cell] = Study(
         task=[task],
-        model=[SERVED | {"key": "$MINE", "url": "http://$MINE@h/v1", "body": {"a": [1]}}],
+        model=[SERVED | {"key": "$MINE", "url": "http://$MINE@h/v1", "body": {"a": [[1]]}}],
     ).cells
     assert dict(cell.task_settings) == {
         "name": "execution", "per_turn": 1, "mode": "answer", "dictionary": 100, "values": 99, "shared": False,
@@ -242,3 +264,17 @@ def test_a_plugin_inside_another_is_named_without_repeating_what_its_title_says(
     assert cell.chain[0].settings["teachers"] == (
         "text_tutor (parts, carry forgotten in 50%) fraction=0.5",
     )
+
+
+def test_figures_name_entries_of_a_table_by_their_last_part() -> None:
+    body = {"chat_template_kwargs": {"enable_thinking": [True, False]}, "top_k": 20}
+    cells = Study(task=[EXECUTION], model=[SERVED | {"body": body}, SERVED]).cells
+    assert list(distinctions(cells).values()) == [
+        "enable_thinking=True top_k=20",
+        "enable_thinking=False top_k=20",
+        "",
+    ]
+    assert differing(cell.settings for cell in cells) == {
+        "model.body.chat_template_kwargs.enable_thinking": [False, None, True],
+        "model.body.top_k": [20, None],
+    }

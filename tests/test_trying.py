@@ -421,3 +421,30 @@ def test_why_attempts_failed_is_shown_whole(ponder, serve) -> None:
     told = result.stderr[result.stderr.index("\nfailed 2:") :]
     assert f"failed 2: HTTP 400: {message}" in " ".join(told.split())
     assert max(map(len, told.splitlines())) <= 120
+
+
+def test_the_request_is_printed_as_it_is_sent_without_secrets(serve, ponder, monkeypatch) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-secret-of-mine")
+    served = serve()
+    model = f"endpoint id=m url={served.url} key=$MY_KEY provider=vllm think=64 budget=500"
+    done = ponder("try", "chain_sum", "-n", "2", "--size", "2", "--model", model)
+    assert done.exit_code == 0, done.output
+    head, _, rest = done.stderr.partition("\n\n")
+    assert head.splitlines() == [
+        f"POST {served.url}/chat/completions",
+        "Content-Type: application/json",
+        "Authorization: Bearer $MY_KEY",
+    ]
+    shown, _ = json.JSONDecoder().raw_decode(rest)
+    sent = served.state()["bodies"][0]
+    assert sent.pop("authorization") == "Bearer sk-secret-of-mine"
+    assert shown == sent
+    assert done.stderr.count("POST ") == 1
+    assert "sk-secret" not in done.output
+
+
+def test_hints_about_dials_name_the_option(ponder) -> None:
+    url = "https://api.anthropic.com/v1"
+    model = f"endpoint id=m url={url} protocol=chat think=9"
+    done = ponder("try", "chain_sum", "--model", model)
+    assert "hint: --model 'endpoint … think=1024'" in done.stderr

@@ -222,6 +222,8 @@ def run(
     troubles = summary(tally)
     if troubles:
         tell(troubles)
+    for note in loaded.results(store).dial_notes:
+        tell(note)
     exit_if_failed(tally)
     tell(f"next: {command('report', study, settings, store, models)}")
 
@@ -301,6 +303,8 @@ def report(
         **dataclasses.asdict(coverage),
     }
     say(data, as_json, lambda: "\n".join(pictures))
+    for note in results.dial_notes:
+        tell(note)
     _tell_missing(results.study, coverage, command("run", study, settings, store, models))
     if track:  # at the end: a server may take long, or not answer
         runs = log_report(results, files, track)

@@ -23,7 +23,7 @@ from ponder.cli.options import (
     plugin_settings,
 )
 from ponder.cli.output import bold, say, table, tell, wrap
-from ponder.core import UserError
+from ponder.core import Request, UserError
 from ponder.core.capabilities import grade_turns, parse_answer
 from ponder.core.errors import Location
 from ponder.core.text import count, interval, printable
@@ -45,7 +45,8 @@ MAX_REPLIES = 5
 REPLY_END = 300
 # A key with its value in the hint of an endpoint's error, as a study writes it.
 KEY_VALUE = re.compile(
-    r'\b(id|url|key|budget|budget_field|send_seed|stream|temperature) = ("[^"]*"|\w+)'
+    r"\b(id|url|key|budget|budget_field|send_seed|stream|temperature|protocol|provider|effort|think|"
+    r'thinking) = ("[^"]*"|\w+)'
 )
 # The options that set keys of the study.
 OPTIONS = {
@@ -150,6 +151,8 @@ def try_(
         if max_tokens:
             content["max_tokens"] = max_tokens
         study = _study(task, content, size, settings)
+        for text in _requests(study):
+            tell(f"{text}\n")
         tally = run_in_terminal(study, store, warn=False)
     attempts: list[dict[str, Any]] = []
     totals = []
@@ -213,6 +216,20 @@ def _study(task: str, content: dict[str, Any], size: int | None, settings: Seque
         return study
     tell(f"problems of size {sizes[0]}; --size chooses another, such as {sizes[1]}")
     return _study(task, content, sizes[0], settings)
+
+
+def _requests(study: Study) -> Iterator[str]:
+    """Yield the first request to each endpoint, as it is sent."""
+    from ponder.models.endpoint import Endpoint
+
+    previewed = set[bytes]()
+    for cell in study.cells:
+        problem = next(cell.asked(), None)
+        if not isinstance(cell.model, Endpoint) or problem is None or cell.base_key in previewed:
+            continue
+        previewed.add(cell.base_key)
+        request = Request.first_turn(cell.task, problem, cell.attempt_seed(problem, 0, 0))
+        yield printable(cell.model.preview(request).text())
 
 
 @contextmanager

@@ -158,6 +158,17 @@ class Sampled(ABC):
         """Return the same model at another temperature, for methods that sample rollouts."""
 
 
+class BudgetsThinking(ABC):
+    """A model whose server may be able to end the thinking after a number of tokens."""
+
+    @abstractmethod
+    def with_think(self, tokens: int) -> Model | None:
+        """Return the same model with that limit on its thinking, for the method `budget_force`.
+
+        Its replies have no other limit than that of the request. Return None if the server can't.
+        """
+
+
 class WithWeights(ABC):
     """A model with local weights, which training methods change."""
 

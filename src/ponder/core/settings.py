@@ -1,8 +1,9 @@
 """Builds plugins from the tables of a study file, expands sweeps, and applies `--set key=value`.
 
 A key must be a field of the plugin's dataclass, and its value must have the field's type. A list
-where a single value is expected is a sweep: one variant per value. An error names its location in
-the file and, for an unknown key or name, the nearest known one.
+where a single value is expected is a sweep: one variant per value, also inside a model's tables of
+free keys, such as `body`. An error names its location in the file and, for an unknown key
+or name, the nearest known one.
 
 `folder` is that of the user's study file. It is None for a study that is read from a store, whose
 plugins can't be files; its paths are relative to the current folder.
@@ -283,25 +284,21 @@ def sweep(kind: str, table: Any, where: str, folder: Path | None) -> Iterator[tu
     """Yield each variant of a plugin's table, with the values that distinguish it."""
     check_name(kind, table, where)
     hints = get_type_hints(load(kind, table["name"], where, folder))
-    yield from variants(table, where, hints)
+    yield from variants(table, where, hints, _free_tables(kind, hints))
 
 
-def variants(table: Table, where: str, hints: Mapping[str, Any]) -> Iterator[tuple[Table, Table]]:
+def variants(
+    table: Table, where: str, hints: Mapping[str, Any], free_tables: Collection[str] = ()
+) -> Iterator[tuple[Table, Table]]:
     """Yield every combination of one value from each list, as (table, distinguishing values).
 
-    A list stays whole if the key's type is a list. A list of one value distinguishes nothing.
+    A list stays whole if the key's type is a list. A list of one value distinguishes nothing. Lists
+    inside `free_tables` are swept too.
     """
-    swept = _swept(table, hints)
-    for key in swept:
-        if not table[key]:
-            raise UserError(
-                "this list is empty, so there is nothing to ask",
-                where=Location.of(where) / key,
-                hint=f"remove `{key}`, or list values",
-            )
-    for values in itertools.product(*(table[key] for key in swept)):
-        combination = dict(zip(swept, values, strict=True))
-        distinguishing = {key: combination[key] for key in swept if len(table[key]) > 1}
+    choices = _choices(table, where, hints, free_tables)
+    for values in itertools.product(*choices.values()):
+        combination = dict(zip(choices, values, strict=True))
+        distinguishing = {key: combination[key] for key in choices if len(choices[key]) > 1}
         yield {**table, **combination}, distinguishing
 
 
@@ -309,16 +306,84 @@ def sweep_size(kind: str, table: Any, where: str, folder: Path | None) -> int:
     """Return how many variants `sweep` yields."""
     check_name(kind, table, where)
     hints = get_type_hints(load(kind, table["name"], where, folder))
-    return math.prod(len(table[key]) for key in _swept(table, hints))
-
-
-def _swept(table: Table, hints: Mapping[str, Any]) -> list[str]:
-    """Return the keys of a table that are swept: those with a list for a type that isn't one."""
-    swept = []
+    free_tables = _free_tables(kind, hints)
+    size = 1
     for key, value in table.items():
-        if isinstance(value, list) and not _takes_list(hints.get(key)):
-            swept.append(key)
-    return swept
+        if isinstance(value, list) and _takes_list(hints.get(key)):
+            continue
+        if key in free_tables:
+            size *= _number_of_choices(value)
+        elif isinstance(value, list):
+            size *= len(value)
+    return size
+
+
+def _free_tables(kind: str, hints: Mapping[str, Any]) -> list[str]:
+    """Return the settings of a model that are tables of any keys and values, such as `body`.
+
+    Other plugins' tables often have lists as values: the options of a dataset, for example.
+    """
+    if kind != "models":
+        return []
+    return [key for key, hint in hints.items() if hint == dict[str, Any]]
+
+
+def _choices(
+    table: Table, where: str, hints: Mapping[str, Any], free_tables: Collection[str]
+) -> dict[str, list[Any]]:
+    """Return the values of each key that is swept: by a list for a type that isn't one."""
+    choices = {}
+    for key, value in table.items():
+        location = Location.of(where) / key
+        if isinstance(value, list) and _takes_list(hints.get(key)):
+            continue
+        if key in free_tables:
+            choices[key] = list(_expanded(value, location, f"remove `{key}`, or list values"))
+        elif isinstance(value, list):
+            if not value:
+                raise _empty_list(location, f"remove `{key}`, or list values")
+            choices[key] = value
+    return choices
+
+
+def _expanded(value: Any, location: Location, hint: str) -> Iterator[Any]:
+    """Yield a value of a free table with one value from each list in it, for every combination.
+
+    A list inside a list is a value: `stop = [["a", "b"]]` sends one list.
+    """
+    if isinstance(value, list):
+        if not value:
+            raise _empty_list(location, hint)
+        for item in value:
+            if isinstance(item, list):
+                yield item
+            else:
+                yield from _expanded(item, location, hint)
+    elif isinstance(value, Mapping):
+        choices = []
+        for key, inner in value.items():
+            inner_hint = f"remove `{key}`, or write {key} = [[]] to send an empty list"
+            choices.append(list(_expanded(inner, location / key, inner_hint)))
+        for combination in itertools.product(*choices):
+            yield dict(zip(value, combination, strict=True))
+    else:
+        yield value
+
+
+def _number_of_choices(value: Any) -> int:
+    """Return how many values `_expanded` yields, without making them."""
+    if isinstance(value, Mapping):
+        return math.prod(_number_of_choices(inner) for inner in value.values())
+    if not isinstance(value, list):
+        return 1
+    number = 0
+    for item in value:
+        number += 1 if isinstance(item, list) else _number_of_choices(item)
+    return number
+
+
+def _empty_list(location: Location, hint: str) -> UserError:
+    return UserError("this list is empty, so there is nothing to ask", where=location, hint=hint)
 
 
 def _takes_list(hint: Any) -> bool:

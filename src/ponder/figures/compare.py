@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import altair as alt
 
@@ -59,6 +59,8 @@ class Compare(Figure):
     b: ModelLabel = ""  # the model compared with it; "": the study's first other one
     margin: float = 0.03  # the loss of accuracy that is tolerable, as a fraction
     tokens: Tokens = "auto"  # which to count; auto: thinking if both models report it, else output
+
+    compares_two: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 < self.margin < 1:

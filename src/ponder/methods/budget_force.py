@@ -1,20 +1,27 @@
 """Stops thinking after `think` tokens and asks for the answer (budget forcing).
 
 After s1 (Muennighoff et al. 2025), without their "Wait", so it only shortens. They append the
-end-of-thinking token to the model's text; a chat endpoint accepts no such prefix, so here the
-truncated thinking is sent back as the model's own message, and the user asks for the answer. The
-second call's prompt tokens are billed, because an endpoint bills them. A reply that is cut counts
-as thinking, text and tokens, also of a model that reasons in its reply.
+end-of-thinking token to the model's text. An endpoint with `provider = "vllm"`, `"sglang"` or
+`"llama.cpp"` is sent `think` as its own budget, and its server does the same in one call. Other chat
+endpoints accept no such prefix: there the truncated thinking is sent back as the model's own
+message, and the user asks for the answer. This second call's prompt tokens are billed, because an
+endpoint bills them. A reply that is cut counts as thinking, text and tokens, also of a model that
+reasons in its reply. Some models go on reasoning in the answer after a forced end.
+
+An attempt's details say which it was: `server_budget` is 1 where the server ended the thinking,
+`second_calls` the second calls per turn elsewhere.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ponder.core import (
     Bill,
     Completion,
+    Measuring,
     Message,
     Method,
     Model,
@@ -24,16 +31,19 @@ from ponder.core import (
     UserError,
     Wrapped,
 )
+from ponder.core.capabilities import BudgetsThinking
 
+SECOND_CALLS = "second_calls"
+SERVER_BUDGET = "server_budget"
 DEMAND = (
     "Stop thinking. Give your final answer now, in the form that was asked for, and nothing else."
 )
 
 
 @dataclass(frozen=True)
-class BudgetForce(Method):
-    think: int  # completion tokens of the first call
-    answer: int = 2048  # completion tokens of the second call
+class BudgetForce(Method, Measuring):
+    think: int  # thinking tokens: the server's budget, or completion tokens of the first call
+    answer: int = 2048  # further completion tokens, in the second call if there is one
 
     example: ClassVar[dict[str, Any]] = {"think": 100}
 
@@ -44,6 +54,8 @@ class BudgetForce(Method):
             )
 
     def turn_limit(self, inner: TurnLimit) -> TurnLimit:
+        # Also an upper bound on the one call to a server with a budget of its own: it may write as
+        # much as the two together, and its prompt is the first one's.
         def limit(prompt_tokens: int, budget: int | None) -> Spend | None:
             think, answer = self.budgets(budget)
             first_call = inner(prompt_tokens, think)
@@ -60,11 +72,34 @@ class BudgetForce(Method):
             return self.think, self.answer
         return min(self.think, limit), min(self.answer, limit)
 
+    def measures(self) -> Collection[str]:
+        return (SERVER_BUDGET, SECOND_CALLS)
+
     def apply(self, model: Model) -> Model:
+        if isinstance(model, BudgetsThinking):
+            think, answer = self.budgets(model.max_tokens())
+            limited = model.with_think(think)
+            if limited is not None:
+                return _ForcedByServer(limited, replace(self, think=think, answer=answer))
         return _Forced(model, self)
 
 
+class _ForcedByServer(Wrapped):
+    """Leaves it to the server to end the thinking."""
+
+    def __init__(self, inner: Model, method: BudgetForce) -> None:
+        super().__init__(inner)
+        self._method = method
+
+    async def complete(self, request: Request) -> Completion:
+        budget = sum(self._method.budgets(request.budget))
+        reply = await self.inner.complete(replace(request, budget=budget))
+        return replace(reply, measures={**reply.measures, SERVER_BUDGET: 1.0})
+
+
 class _Forced(Wrapped):
+    """Makes a second call if the first has not ended."""
+
     def __init__(self, inner: Model, method: BudgetForce) -> None:
         super().__init__(inner)
         self._method = method
@@ -73,7 +108,7 @@ class _Forced(Wrapped):
         think, answer = self._method.budgets(request.budget)
         first = await self.after(Bill(), replace(request, budget=think))
         if first.stop == "end":
-            return first
+            return replace(first, measures={**first.measures, SECOND_CALLS: 0.0})
         truncated = Message("assistant", (first.thinking + "\n" + first.answer).strip())
         demand = Message("user", DEMAND)
         second_request = replace(
@@ -84,4 +119,9 @@ class _Forced(Wrapped):
         second = await self.after(first_bill, second_request)
         texts = [first.thinking, first.answer, second.thinking]
         thinking = "\n".join(text for text in texts if text)
-        return replace(second, thinking=thinking, bill=first_bill + second.bill)
+        return replace(
+            second,
+            thinking=thinking,
+            bill=first_bill + second.bill,
+            measures={**second.measures, SECOND_CALLS: 1.0},
+        )

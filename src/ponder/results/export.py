@@ -47,7 +47,7 @@ from ponder.results.study import Study
 from ponder.results.transcript import Transcript
 from ponder.store.store import Done, Store
 from ponder.study.cell import StudyCell
-from ponder.study.labels import differing
+from ponder.study.labels import differing, flattened
 from ponder.traces import Trace, trace_of
 
 if TYPE_CHECKING:
@@ -138,10 +138,9 @@ def rows(study: Study, store: Store, columns: Mapping[str, type]) -> Iterator[di
         for outcome in store.outcomes([cell]):
             if not of_cell:
                 of_cell = {name: _json(value) for name, value in _settings(outcome.cell).items()}
-                of_cell |= {
-                    name: _as(kind, outcome.cell.settings.get(name))
-                    for name, kind in columns.items()
-                }
+                settings = flattened(outcome.cell.settings)
+                for name, kind in columns.items():
+                    of_cell[name] = _as(kind, settings.get(name))
             stored = store.attempt(outcome.attempt)
             answers = _answers(cell, stored.attempt) if stored else dict.fromkeys(ANSWERS)
             yield _plain_row(outcome) | answers | of_cell

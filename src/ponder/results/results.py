@@ -17,11 +17,23 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ponder.core import ENDINGS, Cell, Figure, Outcome, Problem, Records, Tables, UserError, plugins
+from ponder.core import (
+    ENDINGS,
+    Cell,
+    Figure,
+    Label,
+    Outcome,
+    Problem,
+    Records,
+    Tables,
+    UserError,
+    plugins,
+)
 from ponder.core.settings import build
 from ponder.core.text import count
 from ponder.results import export
 from ponder.results.charts import DrawnFigure, draw_figure
+from ponder.results.dial_effects import DialEffect, dial_effects, dial_pairs, drawn
 from ponder.results.html_pages import columns, shown_value
 from ponder.results.notebook import renderer
 from ponder.results.study import Study
@@ -113,6 +125,34 @@ class Results:
             return self._voting_outcomes
         return self.outcomes
 
+    @cached_property
+    def dial_effects(self) -> Sequence[DialEffect]:
+        """What was found about models that differ in one dial, such as `effort`, alone."""
+        cells: dict[Cell, Label] = {cell: cell.label for cell in self.cells}
+        pairs = dial_pairs(cells)
+        if not pairs:
+            return ()
+        return dial_effects(self.outcomes, pairs)
+
+    @property
+    def dial_notes(self) -> list[str]:
+        """Sentences about dials that have no effect, or whose effect is not seen yet."""
+        return [found.text for found in self.dial_effects if found.text]
+
+    def _drawn(self, figure: Figure, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        """Return the outcomes without settings that have no effect.
+
+        A figure gets all that compares two models, or names one of these.
+        """
+        if figure.compares_two:
+            return outcomes
+        settings = [getattr(figure, field.name) for field in fields(figure)]  # type: ignore[arg-type]
+        for found in self.dial_effects:
+            label = found.pair.labels[1]
+            if found.shown == "none" and (label.model in settings or label.variant in settings):
+                return outcomes
+        return drawn(outcomes, self.dial_effects)
+
     def no_answers(self) -> UserError:
         """Return the error for a study without answers."""
         message = f"{self.store} has no answers to {self.study.name} with these settings"
@@ -203,18 +243,26 @@ class Results:
         return self._estimate(self.figure(figure))
 
     def _estimate(self, figure: Figure) -> Tables:
-        return figure.estimate(self.outcomes_for([figure]))
+        return figure.estimate(self._drawn(figure, self.outcomes_for([figure])))
 
     def draw(self, name: str, cells: Collection[bytes] | None = None) -> DrawnFigure:
         """Estimate a figure of the study, from all cells or those with these keys, and draw it."""
         outcomes = self.outcomes_for(self.figures.values())
         if cells is not None:
             outcomes = [outcome for outcome in outcomes if outcome.cell.key in cells]
-        return draw_figure(name, self.figures[name], outcomes)
+        figure = self.figures[name]
+        picture = draw_figure(name, figure, self._drawn(figure, outcomes))
+        return replace(picture, findings=[*self._dial_sentences(), *picture.findings])
 
     def findings(self, figure: str = "") -> list[str]:
         """Return what a figure shows, in sentences."""
-        return self.figure(figure).findings(self.estimates(figure))
+        return self._findings(self.figure(figure), self.estimates(figure))
+
+    def _findings(self, figure: Figure, tables: Tables) -> list[str]:
+        return [*self._dial_sentences(), *figure.findings(tables)]
+
+    def _dial_sentences(self) -> list[str]:
+        return [f"{note[0].upper()}{note[1:]}." for note in self.dial_notes]
 
     def chart(self, figure: str = "") -> Any:
         """Draw a figure as an Altair chart.
@@ -296,7 +344,7 @@ class Results:
             for figure in self.figures.values():
                 tables = self._estimate(figure)
                 html.append(renderer(figure.draw(tables).to_dict())["text/html"])
-                html.append(_html_list(figure.findings(tables)))
+                html.append(_html_list(self._findings(figure, tables)))
         return "\n".join(html)
 
 

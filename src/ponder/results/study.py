@@ -151,7 +151,10 @@ class Study(StudySpec):
             sys.stderr.write(
                 f"{count(tally.failed, 'attempt')} failed and left out; run again to retry\n"
             )
-        return _results(study, store)
+        results = _results(study, store)
+        for note in results.dial_notes:
+            sys.stderr.write(f"{note}\n")
+        return results
 
     def results(self, store: str | Path = STORE) -> Results:
         """Return what the store holds of this study; nothing is asked."""

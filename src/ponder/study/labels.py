@@ -9,6 +9,7 @@ of methods have one label without seeds: its variant.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -173,6 +174,10 @@ def _names(
 ) -> list[Names]:
     """Return the names of chains, with the settings that are swept and those in `settings`."""
     writers: dict[tuple[Titles, str], Callable[[Component], str]] = {}
+    short_names = {}
+    for titles, group in components.items():
+        keys = dict.fromkeys(itertools.chain(*(component.swept for component in group)))
+        short_names[titles] = _short_settings(_entry_names(group, keys | settings[titles]))
     names = []
     for chain in chains:
         full = []
@@ -184,7 +189,7 @@ def _names(
                 if component.value(key) in (None, ""):
                     continue
                 if (titles, key) not in writers:
-                    writers[titles, key] = _writer(components[titles], key)
+                    writers[titles, key] = _writer(components[titles], key, short_names[titles])
                 text = writers[titles, key](component)
                 # What is called by one of its settings, such as an eviction policy, says it once.
                 if not text or text == f"{key}={component.title}":
@@ -199,13 +204,37 @@ def _names(
     return names
 
 
-def _writer(components: Sequence[Component], key: str) -> Callable[[Component], str]:
-    """Return a function that writes a setting, just long enough to tell the components apart."""
+def _values(components: Sequence[Component], key: str) -> list[Any]:
+    """Return the values of a setting, of the components that have one."""
     values = []
     for component in components:
         value = component.value(key)
         if value is not None:
             values.append(value)
+    return values
+
+
+def _entry_names(components: Sequence[Component], keys: Iterable[str]) -> list[str]:
+    """Return the dotted names of what labels with these settings name: `body.top_k` of `body`."""
+    names = []
+    for key in keys:
+        values = _values(components, key)
+        if values and all(isinstance(value, Mapping) for value in values):
+            for name in _differing_names([flattened(value) for value in values]):
+                names.append(f"{key}.{name}")
+        else:
+            names.append(key)
+    return names
+
+
+def _writer(
+    components: Sequence[Component], key: str, short_names: Mapping[str, str]
+) -> Callable[[Component], str]:
+    """Return a function that writes a setting, just long enough to tell the components apart.
+
+    `short_names` has the names of entries of tables.
+    """
+    values = _values(components, key)
 
     if all(isinstance(value, Path) for value in values):
         length = _distinct_length(values)
@@ -217,8 +246,11 @@ def _writer(components: Sequence[Component], key: str) -> Callable[[Component], 
         return write_path
 
     if all(isinstance(value, Mapping) or _is_record(value) for value in values):
-        differing_names = _differing_names([_flat(value) for value in values])
-        return lambda component: _entries(key, _flat(component.value(key)), differing_names)
+        differing_names = _differing_names([flattened(value) for value in values])
+        names = {}
+        for name in differing_names:
+            names[name] = short_names.get(f"{key}.{name}", f"{key}.{name}")
+        return lambda component: _entries(flattened(component.value(key)), names)
 
     texts = {component.text(key) for component in components}
     clipped = {_clipped(text) for text in texts}
@@ -242,24 +274,24 @@ def _distinct_length(paths: Sequence[Path]) -> int:
     return longest
 
 
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+def flattened(value: Any, prefix: str = "") -> dict[str, Any]:
     """Return a table of tables as one: { a = { b = 1 } } as { "a.b" = 1 }."""
     table = value if isinstance(value, Mapping) else dataclasses.asdict(value)
-    flat: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for key, inner in table.items():
         if isinstance(inner, Mapping):
-            flat |= _flat(inner, f"{prefix}{key}.")
+            entries |= flattened(inner, f"{prefix}{key}.")
         else:
-            flat[f"{prefix}{key}"] = inner
-    return flat
+            entries[f"{prefix}{key}"] = inner
+    return entries
 
 
-def _entries(key: str, table: Mapping[str, Any], differing: Iterable[str]) -> str:
-    """Write the entries of a table that differ from others: `options.min_terms=2`."""
+def _entries(table: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    """Write the entries of a table that differ from others, by their short names: `min_terms=2`."""
     entries = []
-    for name in differing:
+    for name, short_name in names.items():
         if name in table:
-            entries.append(f"{key}.{name}={_clipped(_text(table[name]))}")
+            entries.append(f"{short_name}={_clipped(_text(table[name]))}")
     return " ".join(entries)
 
 
@@ -297,10 +329,23 @@ def cells_of(outcomes: Iterable[Outcome]) -> dict[Cell, Label]:
 
 
 def differing(tables: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the settings that differ between tables that have them, with their sorted values."""
+    """Return the settings that differ between tables that have them, with their sorted values.
+
+    Entries of a table inside, such as `model.body`, are settings by their dotted names.
+    """
     values: dict[str, dict[str, Any]] = {}  # by name, then by their text
+    tables = list(tables)
+    inner_names: dict[str, dict[str, None]] = {}  # of the entries, by the setting that has them
     for table in tables:
         for name, value in table.items():
+            if isinstance(value, Mapping):
+                inner_names.setdefault(name, {}).update(dict.fromkeys(flattened({name: value})))
+    for table in tables:
+        flat_table = flattened(table)
+        for name, entries in inner_names.items():
+            if name in table:
+                flat_table = dict.fromkeys(entries) | flat_table
+        for name, value in flat_table.items():
             text = json.dumps(value, default=str, sort_keys=True)
             values.setdefault(name, {}).setdefault(text, value)
     varied = {}
@@ -355,9 +400,10 @@ def distinctions(
     short_names = _short_settings(names)
     texts = {}
     for cell, table in tables.items():
+        flat_table = flattened(table)
         words = []
         for name, short_name in short_names.items():
-            value = table.get(name)
+            value = flat_table.get(name)
             if value is None:
                 continue
             if name == "task.name":

@@ -1,7 +1,8 @@
 """Reads a study: a TOML file with the tasks, models and methods to ask, and the figures to draw.
 
-A list is a sweep, except where a plugin's setting is itself a list. An error names its place in the
-file and, for an unknown key or name, the nearest known one.
+A list is a sweep, except where a plugin's setting is itself a list; so are lists inside a model's
+`body` and the like. An error names its place in the file and, for an unknown key or name, the
+nearest known one.
 """
 
 from __future__ import annotations

@@ -21,11 +21,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
 from ponder.core import Completion, EnvVar, Model, Request, Sampled, Served, UserError, not_in_key
+from ponder.core.capabilities import BudgetsThinking
 from ponder.core.secrets import Secrets, check_body, check_headers, check_url
 from ponder.models.endpoint.anthropic import Anthropic
 from ponder.models.endpoint.chat import Chat
-from ponder.models.endpoint.client import Client, connect
-from ponder.models.endpoint.dials import Dial
+from ponder.models.endpoint.client import Client, Preview, connect, preview
+from ponder.models.endpoint.dials import HARD_BUDGETS, Dial
 from ponder.models.endpoint.gemini import Gemini
 from ponder.models.endpoint.protocol import Protocol
 from ponder.models.endpoint.providers import (
@@ -59,7 +60,7 @@ NOT_NEGATIVE = ("retries", "temperature", "top_p")
 
 
 @dataclass(kw_only=True)
-class Endpoint(Model, Served, Sampled):
+class Endpoint(Model, Served, Sampled, BudgetsThinking):
     id: str  # the model's name on the server
     # the server's address, without the page; a list: they share the load
     url: str | tuple[str, ...] = LOCAL
@@ -206,12 +207,26 @@ class Endpoint(Model, Served, Sampled):
     def at_temperature(self, temperature: float) -> Endpoint:
         return replace(self, temperature=temperature)
 
+    def with_think(self, tokens: int) -> Endpoint | None:
+        # A provider with such a server is never guessed from a url, so it is in the attempts' keys.
+        if self.provider not in HARD_BUDGETS or self.protocol_name != "chat":
+            return None
+        if self.thinking is False:
+            return None
+        if self.think is not None:
+            tokens = min(tokens, self.think)
+        return replace(self, think=tokens, budget=None)
+
     def ready(self) -> None:
         secrets = Secrets()
         protocol = PROTOCOLS[self.protocol_name](self)
         for url in self.urls:
             connect(self, protocol, url, secrets)
         secrets.fill_json(self.body)
+
+    def preview(self, request: Request) -> Preview:
+        """Return the HTTP request that `complete` would send, without secrets."""
+        return preview(self, PROTOCOLS[self.protocol_name](self), request)
 
     async def __aenter__(self) -> Self:
         self._client = await Client(self, PROTOCOLS[self.protocol_name](self)).__aenter__()

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import aiohttp
 import msgspec
@@ -124,6 +124,42 @@ def merged(fields: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]
         else:
             result[name] = value
     return result
+
+
+class Preview(NamedTuple):
+    """A request as it would be sent, with the names of secrets in their place."""
+
+    url: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+
+    def text(self) -> str:
+        lines = [f"POST {self.url}"]
+        for name, value in self.headers.items():
+            lines.append(f"{name}: {value}")
+        body = msgspec.json.format(msgspec.json.encode(self.body), indent=2)
+        return "\n".join([*lines, "", body.decode()])
+
+
+def preview(endpoint: Endpoint, protocol: Protocol, request: Request) -> Preview:
+    """Return what a client would send for a request to the first server; nothing is sent."""
+    address, _, query = endpoint.urls[0].partition("?")
+    parameters = [query] if query else []
+    for name, value in protocol.query.items():
+        parameters.append(f"{name}={value}")
+    url = f"{address.rstrip('/')}/{protocol.page}"
+    if parameters:
+        url = f"{url}?{'&'.join(parameters)}"
+    headers = {"Content-Type": "application/json", **protocol.headers(endpoint.key or "")}
+    headers |= endpoint.headers
+    budget = _smallest(endpoint.budget, request.budget)
+    fields = merged(protocol.payload(request, budget), endpoint.body)
+    # as JSON has it: messages are objects of Ponder's own
+    return Preview(url, headers, msgspec.json.decode(msgspec.json.encode(fields)))
+
+
+def _smallest(*budgets: int | None) -> int | None:
+    return min((budget for budget in budgets if budget is not None), default=None)
 
 
 class Client:
@@ -277,8 +313,7 @@ class Client:
         return completion
 
     async def _complete(self, request: Request) -> Completion:
-        budgets = [b for b in (self.endpoint.budget, request.budget) if b is not None]
-        budget = min(budgets, default=None)
+        budget = _smallest(self.endpoint.budget, request.budget)
         fields = merged(self.protocol.payload(request, budget), self._body)
         payload = msgspec.json.encode(fields)
         for tries in range(self.endpoint.retries + 1):

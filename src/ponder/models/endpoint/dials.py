@@ -11,6 +11,10 @@ from typing import Any, NamedTuple
 
 from ponder.core import UserError
 
+# Servers that end the thinking at its budget and make the model answer. Other providers take a
+# budget for a target, which replies may exceed.
+HARD_BUDGETS = ("vllm", "sglang", "llama.cpp")
+ANTHROPIC_LEAST = 1024  # thinking tokens
 # The efforts that stand for thinking on and off where a provider has only efforts.
 EFFORT_ON = "medium"
 EFFORT_OFF = "none"
@@ -29,20 +33,28 @@ class Dial(NamedTuple):
             if getattr(self, name) is not None:
                 raise UserError(f"{route} has no dial `{name}`", hint=hint)
 
+    def check(self) -> None:
+        """Raise `UserError` if thinking is off and something else says how long to think."""
+        if self.thinking is not False:
+            return
+        for name in ("effort", "think"):
+            value = getattr(self, name)
+            if value is not None:
+                message = f"thinking = false and {name} = {value!r} contradict each other"
+                raise UserError(message, hint="leave out one of them")
+
 
 def effort_only(dial: Dial, route: str, instead: str) -> str | None:
     """Return the effort to send to a route that has efforts alone; None to send none.
 
     `thinking` is sent as an effort. `instead` says what else there is for `think`.
     """
+    dial.check()
     dial.refuse(route, "think", hint=instead)
     if dial.thinking is None:
         return dial.effort
     if dial.thinking:
         return dial.effort or EFFORT_ON
-    if dial.effort is not None:
-        message = f"thinking = false and effort = {dial.effort!r} contradict each other"
-        raise UserError(message, hint="leave out one of them")
     return EFFORT_OFF
 
 
@@ -50,6 +62,7 @@ def chat_fields(provider: str, dial: Dial) -> dict[str, Any]:
     """Return the fields of a chat request; raise `UserError` for a dial that it doesn't have."""
     if dial == Dial():
         return {}
+    dial.check()
     if provider in ("vllm", "sglang", "llama.cpp"):
         return _own_server(provider, dial)
     if provider == "openrouter":
@@ -125,10 +138,13 @@ def _anthropic(dial: Dial) -> dict[str, Any]:
     native = 'protocol = "anthropic", with url = "https://api.anthropic.com/v1"'
     # Accepted and ignored there, so that two efforts would be one model drawn twice.
     dial.refuse("Anthropic's OpenAI layer", "effort", hint=native)
-    if dial.think is not None:
-        return {"thinking": {"type": "enabled", "budget_tokens": dial.think}}
     dial.refuse("Anthropic's OpenAI layer", "thinking", hint=native)
-    return {}
+    if dial.think is None:
+        return {}
+    if dial.think < ANTHROPIC_LEAST:
+        message = f"Anthropic's least budget for thinking is {ANTHROPIC_LEAST} tokens"
+        raise UserError(message, hint=f"think = {ANTHROPIC_LEAST}")
+    return {"thinking": {"type": "enabled", "budget_tokens": dial.think}}
 
 
 def _deepseek(dial: Dial) -> dict[str, Any]:
