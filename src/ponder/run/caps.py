@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from ponder.core import Bill, ModelFailure, Prices, Retry, Spend, UserError
+from ponder.core.nouns import cost_of
 from ponder.store.store import Recorded, Store
 from ponder.study.cell import StudyCell
 from ponder.study.study import StudySpec
@@ -64,9 +65,7 @@ MOST = 2**62  # tokens, where only money has a cap
 
 def priced(bill: Bill, prices: Prices | None) -> Money:
     """Return the tokens of a bill and their price, the reward's part included."""
-    cost = bill.reward_cost
-    if prices:
-        cost += prices.cost(bill)
+    cost = bill.reward_cost + (cost_of(bill, prices) or 0.0)
     return Money(bill.total_tokens, cost)
 
 
@@ -339,6 +338,7 @@ class Ledger:
             self._spend(reservation, paid)
             self._billed.add(reservation.server)
             self.check_bill(bill, reservation.limit)
+            self._check_cost(bill, reservation)
         self._end_call(reservation)
         self._hold(reservation, NOTHING, reservation.outstanding_with(NOTHING))
         self._grant_waiting()
@@ -347,6 +347,15 @@ class Ledger:
         """Stop the run if a bill is above its call's limit under a cap: others may be too."""
         if self.limited and not self.overbilled:
             self.overbilled = overbilled(bill, limit)
+
+    def _check_cost(self, bill: Bill, reservation: Reservation) -> None:
+        """Stop the run if a server charged more than was reserved: its price is higher."""
+        if self.max_cost is None or self.overbilled or bill.cost is None:
+            return
+        charged = priced(bill, reservation.prices).cost
+        if charged > reservation.held.cost * (1 + 1e-9):
+            reserved = f"its tokens cost at most {reservation.held.cost:.3g} by the model's prices"
+            self.overbilled = f"a reply was charged {charged:.3g} USD, where {reserved}"
 
     def lose(self, reservation: Reservation, call: Spend | None) -> None:
         """Count calls that gave no answer and may have been billed, at the most they may take."""

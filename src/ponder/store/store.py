@@ -27,6 +27,7 @@ import msgspec
 
 from ponder.core import Attempt, Bill, Completion, Outcome, Problem, UserError
 from ponder.core.lock import acquire
+from ponder.core.nouns import BILLED_COST
 from ponder.store.file import DamagedStore, connect, errors, sync_folder
 from ponder.store.outcomes import OutcomeReader
 from ponder.store.schema import (
@@ -303,7 +304,7 @@ class Store:
         thinking = None
         if turn.thinking:
             thinking = zlib.compress(turn.thinking.encode(), 1)
-        measures: dict[str, Any] = {**turn.measures, **reward_part(turn.bill)}
+        measures: dict[str, Any] = {**turn.measures, **billed_part(turn.bill)}
         if turn.step_scores:
             measures[STEPS] = turn.step_scores
         if turn.blocks:
@@ -418,10 +419,24 @@ class Store:
                 row = self._db.execute(sql, self._asked(cell)).fetchone()
                 count, prompt, thinking, answer, seconds, cached = (value or 0 for value in row)
                 answers += count
-                bill += Bill(prompt, thinking, answer, seconds, cached_tokens=cached)
+                cost = self._billed_cost(cell, count)
+                bill += Bill(prompt, thinking, answer, seconds, cached_tokens=cached, cost=cost)
                 if cell.methods:
                     bill += self._rewards(cell)
         return answers, bill
+
+    def _billed_cost(self, cell: StudyCell, answers: int) -> float | None:
+        """Return what a cell's answers were charged; None if the server didn't report it for all."""
+        if not cell.model.server():
+            return None
+        sql = f"""SELECT COUNT(*), TOTAL(json_extract(details, '$.{BILLED_COST}'))
+                  FROM attempt JOIN problem ON problem.id = attempt.problem
+                  WHERE {ASKED} AND status NOT IN ('failed', 'open')
+                  AND details LIKE '%"{BILLED_COST}"%'"""
+        count, cost = self._db.execute(sql, self._asked(cell)).fetchone()
+        if not count or count < answers:
+            return None
+        return float(cost)
 
     def _rewards(self, cell: StudyCell) -> Bill:
         """Return what rewards read and wrote for the answered attempts of a cell."""
@@ -567,11 +582,16 @@ class Store:
                     self._db.execute(update_digest, (digest(*row), row_id))
 
 
-def reward_part(bill: Bill) -> dict[str, float]:
-    """Return a reward's tokens and cost, for a turn's measures and an attempt's details."""
+def billed_part(bill: Bill) -> dict[str, float]:
+    """Return what of a bill has no column, for a turn's measures and an attempt's details.
+
+    That is a reward's tokens and cost, and the cost that the server reported.
+    """
     amounts = {name: getattr(bill, name) for name in REWARD}
     if not any(amounts.values()):
-        return {}
+        amounts = {}
+    if bill.cost is not None:
+        amounts[BILLED_COST] = bill.cost
     return amounts
 
 
@@ -645,13 +665,14 @@ def _turns(db: sqlite3.Connection, attempt: int) -> Iterator[Completion]:
             thinking = zlib.decompress(compressed).decode()
         measures = _decoded(text)
         reward = [measures.pop(name, 0) for name in REWARD]
+        cost = measures.pop(BILLED_COST, None)
         step_scores = tuple((end, score) for end, score in measures.pop(STEPS, ()))
         blocks = measures.pop(BLOCKS, "")
         yield Completion(
             thinking,
             answer,
             stop,
-            Bill(*bill, *reward),
+            Bill(*bill, *reward, cost=cost),
             measures,
             blocks=blocks,
             step_scores=step_scores,

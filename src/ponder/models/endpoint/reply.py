@@ -7,6 +7,7 @@ can't be one is treated as not reported.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -17,6 +18,7 @@ from ponder.core import Bill, Spend
 from ponder.core.nouns import CountedBy
 
 T = TypeVar("T")
+TICKS_PER_DOLLAR = 10**10  # xAI's
 MAX_TOKENS = 10**9  # no single call has more: such a count is an error
 
 
@@ -111,7 +113,9 @@ def bill(
     if prompt_estimate and not usage.prompt:
         counted_by = "estimate"
     prompt = usage.prompt or prompt_estimate
-    return Bill(prompt, thinking, output - thinking, seconds, counted_by, usage.cached)
+    return Bill(
+        prompt, thinking, output - thinking, seconds, counted_by, usage.cached, cost=usage.cost
+    )
 
 
 def slack(reply: Reply, bill: Bill, budget: int | None, prompt_limit: int) -> Spend:
@@ -144,6 +148,32 @@ def as_count(value: Any) -> int:
     if 0 <= value <= MAX_TOKENS:  # never true of nan
         return int(value)
     return 0
+
+
+def read_cost(usage: Mapping[str, Any]) -> float | None:
+    """Return the cost in a response's `usage`, in US dollars; None if it is missing or can't be one.
+
+    OpenRouter reports `cost`; with the user's own key at a provider, that is its fee alone, and
+    `cost_details` has what the provider charges. xAI reports ticks, of which a dollar has 10^10.
+    """
+    dollars = _as_amount(usage.get("cost"))
+    if dollars is not None:
+        details = usage.get("cost_details")
+        if usage.get("is_byok") is True and isinstance(details, Mapping):
+            dollars += _as_amount(details.get("upstream_inference_cost")) or 0.0
+        return dollars
+    ticks = _as_amount(usage.get("cost_in_usd_ticks"))
+    if ticks is not None:
+        return ticks / TICKS_PER_DOLLAR
+    return None
+
+
+def _as_amount(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if 0 <= value < math.inf:  # never true of nan
+        return float(value)
+    return None
 
 
 def decode_json(
