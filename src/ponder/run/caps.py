@@ -32,6 +32,7 @@ from ponder.core import Bill, ModelFailure, Prices, Retry, Spend, UserError
 from ponder.core.nouns import cost_of
 from ponder.store.store import Recorded, Store
 from ponder.study.cell import StudyCell
+from ponder.study.prices import HINT
 from ponder.study.study import StudySpec
 
 T = TypeVar("T")
@@ -484,8 +485,7 @@ def _check_caps(cells: Iterable[StudyCell], key: str) -> None:
             if key == "max_cost" and model.prices is None and model.server():
                 raise UserError(
                     f"max_cost can't be kept: `{name}` has no prices",
-                    hint="prices = { input = 0.5, output = 2.0 }, per million tokens, "
-                    "in its [[model]]",
+                    hint=HINT,
                     in_python='model={…, "prices": {"input": 0.5, "output": 2.0}}, '
                     "per million tokens",
                 )

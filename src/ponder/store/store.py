@@ -19,6 +19,7 @@ import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -47,6 +48,7 @@ from ponder.store.schema import (
     verify_turn,
 )
 from ponder.study.cell import StudyCell
+from ponder.study.prices import found_prices
 from ponder.study.study import StudySpec
 
 # The attempts that a cell asks for, with the parameters of `_asked`.
@@ -58,6 +60,7 @@ IN_ORDER = f"""FROM problem CROSS JOIN attempt ON attempt.problem = problem.id
 FIRST_TURN = "CROSS JOIN turn ON turn.attempt = attempt.id AND turn.position = 0 WHERE"
 N_ATTEMPT = len(ATTEMPT.split(", "))
 REWARD = ("reward_prompt_tokens", "reward_completion_tokens", "reward_cost")  # fields of a bill
+FOUND_PRICES = "found_prices"  # beside a study's settings
 STEPS = "step_scores"  # beside the measures of a turn
 BLOCKS = "blocks"  # the same
 MOST_PROBLEMS = 4096  # whose ids are remembered
@@ -223,10 +226,25 @@ class Store:
             # To the microsecond, so that no two runs are alike: `store merge` keeps equal ones
             # once.
             started = datetime.now(UTC).isoformat(" ")
-            resolved = json.dumps(study.resolved(), default=str)
+            content = study.resolved()
+            found = found_prices(study.cells)
+            if found:
+                content[FOUND_PRICES] = found
+            resolved = json.dumps(content, default=str)
             nothing_spent = (None, None, None, None, None)
             row = (study.name, resolved, started, *nothing_spent)
             return self._db.execute(PUT_STUDY, (*row, digest(*row))).lastrowid or 0
+
+    def found_prices(self, name: str) -> dict[str, dict[str, Any]]:
+        """Return the prices that the last run of a study found, by server and model."""
+        sql = f"""SELECT resolved FROM study WHERE name = ? AND resolved LIKE '%"{FOUND_PRICES}"%'
+                  ORDER BY rowid DESC LIMIT 1"""
+        with self._one_at_a_time, self._reading():
+            row = self._db.execute(sql, (name,)).fetchone()
+            if row is None:
+                return {}
+            prices: dict[str, dict[str, Any]] = json.loads(row[0]).get(FOUND_PRICES, {})
+            return prices
 
     def spent_by_runs(self, name: str) -> tuple[int, float]:
         """Return tokens and cost of all runs of a study, calls without an answer included."""
@@ -672,7 +690,7 @@ def _turns(db: sqlite3.Connection, attempt: int) -> Iterator[Completion]:
             thinking,
             answer,
             stop,
-            Bill(*bill, *reward, cost=cost),
+            replace(Bill(*bill, *reward), cost=cost),
             measures,
             blocks=blocks,
             step_scores=step_scores,

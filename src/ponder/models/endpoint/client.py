@@ -20,7 +20,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from ponder.core import Completion, ModelFailure, Request, Retry, UserError
+from ponder.core import Completion, ModelFailure, Prices, Request, Retry, UserError
 from ponder.core.plugins import closest
 from ponder.core.secrets import REFERENCE, Secrets, check_sendable
 from ponder.core.text import count, encodable
@@ -49,6 +49,7 @@ from ponder.models.endpoint.reply import (
     as_count,
     bill,
     decode_json,
+    read_prices,
     slack,
 )
 from ponder.models.endpoint.servers import ServedNames, Server, Servers, alike
@@ -244,8 +245,20 @@ class Client:
         server.set_aside(0.0)
         return UserError(why, hint=hint)
 
+    async def listed_prices(self) -> Prices | None:
+        """Return the model's prices in the first server's list; None if it has none."""
+        for entry in await self._model_list(self.servers.all[0]):
+            if entry.get("id") == self.endpoint.id:
+                return read_prices(entry.get("pricing"))
+        return None
+
     async def _listed(self, server: Server) -> list[str]:
         """Return the names in a server's model list; none if it has no list, or `probe` is off."""
+        names = [entry.get("id") for entry in await self._model_list(server)]
+        return [name for name in names if isinstance(name, str)]
+
+    async def _model_list(self, server: Server) -> list[dict[str, Any]]:
+        """Return the entries of a server's model list."""
         if not self.endpoint.probe:
             return []
         limit = aiohttp.ClientTimeout(total=10, sock_connect=5)
@@ -257,8 +270,7 @@ class Client:
                 models = decode_json(content, _model_list).data
         except (aiohttp.ClientError, OSError, Malformed):
             return []
-        names = [model.get("id") for model in models if isinstance(model, dict)]
-        return [name for name in names if isinstance(name, str)]
+        return [model for model in models if isinstance(model, dict)]
 
     async def _free_slots(self) -> Semaphore:
         """Return what limits the requests in progress.

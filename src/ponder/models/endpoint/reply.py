@@ -14,10 +14,11 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from ponder.core import Bill, Spend
+from ponder.core import Bill, Prices, Spend
 from ponder.core.nouns import CountedBy
 
 T = TypeVar("T")
+MAX_PRICE = 0.01  # dollars per token: more is in another unit
 TICKS_PER_DOLLAR = 10**10  # xAI's
 MAX_TOKENS = 10**9  # no single call has more: such a count is an error
 
@@ -174,6 +175,33 @@ def _as_amount(value: Any) -> float | None:
     if 0 <= value < math.inf:  # never true of nan
         return float(value)
     return None
+
+
+def read_prices(pricing: Any) -> Prices | None:
+    """Return the prices of a model in OpenRouter's list, which are dollars per token, as texts.
+
+    Return None for anything else: other servers' lists have other names and units, a router's
+    price is -1, and a price per request can't be told as one per token.
+    """
+    if not isinstance(pricing, Mapping):
+        return None
+    prompt = _per_million(pricing.get("prompt"))
+    completion = _per_million(pricing.get("completion"))
+    if prompt is None or completion is None or _per_million(pricing.get("request", 0)) != 0:
+        return None
+    return Prices(prompt, completion, _per_million(pricing.get("input_cache_read")))
+
+
+def _per_million(price: Any) -> float | None:
+    if isinstance(price, str):
+        try:
+            price = float(price)
+        except ValueError:
+            return None
+    dollars = _as_amount(price)
+    if dollars is None or dollars > MAX_PRICE:
+        return None
+    return round(1e6 * dollars, 9)  # without the last digits of a binary fraction
 
 
 def decode_json(
