@@ -155,10 +155,10 @@ def _packaged_prices(model: Served) -> FoundPrices | None:
     amounts: dict[str, float | None] = {}
     source = f"genai-prices {__version__}"
     for name, rate in rates_by_name.items():
-        amount = rate
         if isinstance(rate, TieredPrices):
-            amount = rate.base
-        amounts[name] = None if amount is None else float(amount)
+            amounts[name] = float(rate.base)
+        else:
+            amounts[name] = None if rate is None else float(rate)
     if amounts["input"] is None or amounts["output"] is None:
         return None
     if isinstance(rates.input_mtok, TieredPrices) or isinstance(rates.output_mtok, TieredPrices):
