@@ -19,7 +19,8 @@ status), `echo` (a status, with the request's headers in the text), `redirect` (
 which counts words and marks; a status, `{"redirect": url}`, `{"raw": text}` or `"silent"` (no
 response) is what such a page answers instead. `props` is what llama.cpp's page about itself
 answers; `content_type` is that of the response to `always`. `usage` replaces the bill in every
-reply, `model` the name of the model; `lists` are the names in the model list.
+reply, `model` the name of the model; `lists` are the names in the model list, and
+`pricing` is what its entries say of prices, by name.
 """
 
 from __future__ import annotations
@@ -381,7 +382,10 @@ class Server:
         if status := self.faults.get("models"):
             return web.Response(status=status, text="no")
         names = self.faults.get("lists", ["served"])
-        return web.json_response(protocol.models(names))
+        models = protocol.models(names)
+        for name, pricing in self.faults.get("pricing", {}).items():
+            models["data"][names.index(name)]["pricing"] = pricing
+        return web.json_response(models)
 
     async def tokenize(self, request: web.Request) -> web.Response:
         body = await request.json()

@@ -260,17 +260,7 @@ def _mean_tokens(outcomes: Sequence[Outcome]) -> float:
 
 
 def _mean_cost(prices: Prices, outcomes: Sequence[Outcome]) -> float:
-    from ponder.core import Bill
-
-    costs = []
-    for outcome in outcomes:
-        bill = Bill(
-            outcome.prompt_tokens,
-            outcome.thinking_tokens,
-            outcome.answer_tokens,
-            cached_tokens=outcome.cached_tokens,
-        )
-        costs.append(prices.cost(bill))
+    costs = [prices.cost(outcome.bill) for outcome in outcomes]
     return math.fsum(costs) / len(outcomes)
 
 

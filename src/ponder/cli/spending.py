@@ -32,6 +32,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "making": preparation,
         "trainings": plan.trainings,
         "stop": plan.stop,
+        "prices": list(plan.prices),
     }
 
 
@@ -80,6 +81,7 @@ def _notes(plan: Plan, study: Study, probe: str) -> list[str]:
     notes = []
     if plan.stop:
         notes.append(f"stop: {plan.stop}; {_attempts_at_most(plan.total)}")
+    notes += [f"prices: {line}" for line in plan.prices]
     notes += _caps(plan, study)
     if plan.trainings:
         notes.append(f"preparation: methods first train {count(plan.trainings, 'model')}")

@@ -101,9 +101,9 @@ def plan(
     result = make_plan(loaded, store)
     probe_command = f"{command('plan', study, settings, store, models)} --probe 2"
     say(plan_json(result), as_json, lambda: plan_text(result, loaded, probe_command))
-    warning = result.warning()
-    if warning:
-        tell(warning)
+    for warning in (*result.price_warnings, result.warning()):
+        if warning:
+            tell(warning)
 
 
 def _plan_power(

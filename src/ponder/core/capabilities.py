@@ -14,7 +14,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypeVar,
+)
 
 from ponder.core.contracts import Method, Model, Task, TrainingProblems
 from ponder.core.errors import UserError
@@ -24,6 +34,7 @@ from ponder.core.nouns import (
     Grade,
     Memory,
     Message,
+    Prices,
     Problem,
     Progress,
     Request,
@@ -264,6 +275,14 @@ class Prunable(ABC):
         """Return the length of a prompt in tokens; None if it is unknown before the call."""
 
 
+class CatalogEntry(NamedTuple):
+    """A model in a list of many providers' prices."""
+
+    model: str
+    provider: str  # "" if only the address tells
+    url: str
+
+
 class Served:
     """A model that a server answers for, possibly one that it starts itself.
 
@@ -272,6 +291,14 @@ class Served:
 
     async def reach(self) -> None:
         """Raise `UserError` if the server can't answer. Called once, when a run opens the model."""
+
+    async def listed_prices(self) -> Prices | None:
+        """Return the model's prices in the server's own list, in USD; None if it has none."""
+        return None
+
+    def catalogued(self) -> CatalogEntry | None:
+        """Return how a price list calls the model; None for a server of one's own."""
+        return None
 
     def start(self, task: Task) -> Iterator[Progress]:  # noqa: ARG002 for subclasses
         """Start the server and yield progress."""

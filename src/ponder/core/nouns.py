@@ -42,6 +42,9 @@ Progress: TypeAlias = dict[str, Any]
 # reply; None if there is no limit.
 TurnLimit: TypeAlias = "Callable[[int, int | None], Spend | None]"
 
+# The detail of an attempt that holds `Bill.cost`.
+BILLED_COST = "billed_cost"
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -143,6 +146,9 @@ class Bill:
     reward_cost: float = 0.0
     # What to add for an upper bound where the server reports no usage; never stored.
     slack: Spend = field(default_factory=Spend)
+    # What the server charged in US dollars, without the reward's part; None if it doesn't report it
+    # for every call.
+    cost: float | None = None
 
     def __add__(self, other: Bill) -> Bill:
         # A sum is only as reliable as its least reliable part.
@@ -158,7 +164,18 @@ class Bill:
             self.reward_completion_tokens + other.reward_completion_tokens,
             self.reward_cost + other.reward_cost,
             self.slack.plus(other.slack),
+            self._summed_cost(other),
         )
+
+    def _summed_cost(self, other: Bill) -> float | None:
+        # A bill without tokens is no call, so that a sum may start from `Bill()`.
+        if not self.tokens and self.cost is None:
+            return other.cost
+        if not other.tokens and other.cost is None:
+            return self.cost
+        if self.cost is None or other.cost is None:
+            return None
+        return self.cost + other.cost
 
     @property
     def tokens(self) -> int:
@@ -174,7 +191,7 @@ class Bill:
         return Bill(
             reward_prompt_tokens=self.prompt_tokens,
             reward_completion_tokens=self.thinking_tokens + self.answer_tokens,
-            reward_cost=prices.cost(self) if prices else 0.0,
+            reward_cost=cost_of(self, prices) or 0.0,
             slack=self.slack.as_reward(prices),
         )
 
@@ -195,7 +212,9 @@ class Prices:
                 raise UserError(f"the price `{name}` must be 0 or more, not {price}")
 
     def cost(self, bill: Bill) -> float:
-        """Return the cost of a completion."""
+        """Return the cost of a completion: what the server charged, else its tokens' price."""
+        if bill.cost is not None and self.currency == "USD":
+            return bill.cost
         cached = 0
         cached_price = 0.0
         if self.cached_input is not None:
@@ -208,6 +227,13 @@ class Prices:
     def cost_at_most(self, spend: Spend) -> float:
         """Return the cost of these tokens if none of them is cached."""
         return (spend.prompt_tokens * self.input + spend.completion_tokens * self.output) / 1e6
+
+
+def cost_of(bill: Bill, prices: Prices | None) -> float | None:
+    """Return what a model's calls cost, without the reward's part; None if unknown."""
+    if prices is None:
+        return bill.cost
+    return prices.cost(bill)
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,6 +424,19 @@ class Outcome(NamedTuple):
     def answered(self) -> bool:
         """Whether the model replied, be it with a truncated reply; False for a failed call."""
         return self.ended not in ("failed", "open")
+
+    @property
+    def bill(self) -> Bill:
+        """The bill without the reward's part."""
+        return Bill(
+            self.prompt_tokens,
+            self.thinking_tokens,
+            self.answer_tokens,
+            self.seconds,
+            self.counted_by,
+            self.cached_tokens,
+            cost=self.details.get(BILLED_COST),
+        )
 
     def tokens(self, kind: TokenKind) -> int:
         if kind == "thinking":

@@ -61,6 +61,7 @@ HERE = Path(__file__).parent.parent
 EXTRAS = {
     "torch": ("accelerate", "gguf", "peft", "safetensors", "tokenizers", "torch", "transformers"),
     "gym": ("reasoning_gym",),
+    "prices": ("genai_prices",),
     "llama": ("xllamacpp",),
     "maths": ("math_verify",),
     "parquet": ("polars",),

@@ -203,6 +203,7 @@ def _page(
             "cost": spent - held_cost,
             "held_tokens": held_tokens,
             "currency": results.currency,
+            "prices": results.prices,
         },
         tokens=tokens,
         incomplete=covered.text(),

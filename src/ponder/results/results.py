@@ -43,6 +43,7 @@ from ponder.store.outcomes import with_ballots
 from ponder.store.store import Store
 from ponder.study.cell import StudyCell
 from ponder.study.labels import cells_called, model_labels, task_labels, unknown_name
+from ponder.study.prices import price_lines
 
 if TYPE_CHECKING:
     from ponder.run.adaptive import Decision
@@ -174,6 +175,11 @@ class Results:
     def currency(self) -> str:
         """The currency of the models' prices; "" if there is none, or more than one."""
         return currency(self.study.cells)
+
+    @property
+    def prices(self) -> list[str]:
+        """The prices of each model behind a server, with their source and date."""
+        return price_lines(self.study.cells)
 
     def summary(self) -> Records:
         """How the attempts of each model ended, by task if there are several, and the tokens they

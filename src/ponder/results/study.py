@@ -26,6 +26,8 @@ from ponder.run.plan import Plan, plan
 from ponder.run.progress import summary
 from ponder.run.session import open_session
 from ponder.store.benchmark_digests import with_stored_digests
+from ponder.store.store import Store
+from ponder.study.prices import restore_prices
 from ponder.study.study import StudySpec, place_of
 
 if TYPE_CHECKING:
@@ -170,6 +172,9 @@ def _results(study: Study, store: Path) -> Results:
     # imports what draws and exports, which a run doesn't need
     from ponder.results.results import Results
 
+    if store.is_file():
+        with Store(store) as opened:
+            restore_prices(study.cells, opened.found_prices(study.name))
     return Results(study, store)
 
 

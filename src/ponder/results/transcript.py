@@ -17,6 +17,7 @@ from typing import Any
 
 from ponder.core import Attempt, Completion, Drawing, Message
 from ponder.core.capabilities import Drawable, history_message, parse_turns, right_answer
+from ponder.core.nouns import cost_of
 from ponder.study.cell import StudyCell
 
 MOST_TURNS = 200  # that a page shows
@@ -77,10 +78,16 @@ class Transcript:
 
     @property
     def cost(self) -> float | None:
-        prices = self.cell.model.prices
-        if not prices:
+        bill = self.attempt.bill
+        cost = cost_of(bill, self.cell.model.prices)
+        if cost is None:
             return None
-        return prices.cost(self.attempt.bill) + self.attempt.bill.reward_cost
+        return cost + bill.reward_cost
+
+    @property
+    def currency(self) -> str:
+        prices = self.cell.model.prices
+        return prices.currency if prices else "USD"
 
     @property
     def turns(self) -> list[tuple[int, str, Completion | None]]:

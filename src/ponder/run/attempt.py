@@ -33,7 +33,7 @@ from ponder.run.executors import Executor
 from ponder.run.interrupt import Stop, Stopped
 from ponder.run.prepare import Preparations
 from ponder.run.progress import LONGEST_REASON, Tally
-from ponder.store.store import Done, Store, reward_part
+from ponder.store.store import Done, Store, billed_part
 from ponder.store.writer import Writer
 from ponder.study.cell import StudyCell
 from ponder.study.study import StudySpec
@@ -304,7 +304,7 @@ def graded(task: Task, attempt: Attempt) -> Attempt:
         stored_note = attempt.why if attempt.why in NOTES else ""
         why = attempt.completions[-1].note or stored_note or grade.why
     measures = _mean_measures(attempt.completions)
-    details = {**grade.details, **measures, **reward_part(attempt.bill)}
+    details = {**grade.details, **measures, **billed_part(attempt.bill)}
     return replace(attempt, ended=ended, why=why, details=details)
 
 

@@ -29,8 +29,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from ponder.core import Bill, ModelFailure, Prices, Retry, Spend, UserError
+from ponder.core.nouns import cost_of
 from ponder.store.store import Recorded, Store
 from ponder.study.cell import StudyCell
+from ponder.study.prices import HINT
 from ponder.study.study import StudySpec
 
 T = TypeVar("T")
@@ -64,9 +66,7 @@ MOST = 2**62  # tokens, where only money has a cap
 
 def priced(bill: Bill, prices: Prices | None) -> Money:
     """Return the tokens of a bill and their price, the reward's part included."""
-    cost = bill.reward_cost
-    if prices:
-        cost += prices.cost(bill)
+    cost = bill.reward_cost + (cost_of(bill, prices) or 0.0)
     return Money(bill.total_tokens, cost)
 
 
@@ -346,6 +346,7 @@ class Ledger:
             self._spend(reservation, paid)
             self._billed.add(reservation.server)
             self.check_bill(bill, reservation.limit)
+            self._check_cost(bill, reservation)
         self._end_call(reservation)
         self._hold(reservation, NOTHING, reservation.outstanding_with(NOTHING))
         self._grant_waiting()
@@ -356,6 +357,15 @@ class Ledger:
             self.overbilled = self.overbilled or overbilled(bill, limit)
         else:
             self.above_budget = self.above_budget or overbilled(bill, limit)
+
+    def _check_cost(self, bill: Bill, reservation: Reservation) -> None:
+        """Stop the run if a server charged more than was reserved: its price is higher."""
+        if self.max_cost is None or self.overbilled or bill.cost is None:
+            return
+        charged = priced(bill, reservation.prices).cost
+        if charged > reservation.held.cost * (1 + 1e-9):
+            reserved = f"its tokens cost at most {reservation.held.cost:.3g} by the model's prices"
+            self.overbilled = f"a reply was charged {charged:.3g} USD, where {reserved}"
 
     def lose(self, reservation: Reservation, call: Spend | None) -> None:
         """Count calls that gave no answer and may have been billed, at the most they may take."""
@@ -484,8 +494,7 @@ def _check_caps(cells: Iterable[StudyCell], key: str) -> None:
             if key == "max_cost" and model.prices is None and model.server():
                 raise UserError(
                     f"max_cost can't be kept: `{name}` has no prices",
-                    hint="prices = { input = 0.5, output = 2.0 }, per million tokens, "
-                    "in its [[model]]",
+                    hint=HINT,
                     in_python='model={…, "prices": {"input": 0.5, "output": 2.0}}, '
                     "per million tokens",
                 )

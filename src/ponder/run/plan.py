@@ -45,6 +45,7 @@ from ponder.run.caps import (
 from ponder.store.store import Store
 from ponder.study.cell import StudyCell
 from ponder.study.check import some_problems
+from ponder.study.prices import find_prices, price_lines, restore_prices
 from ponder.study.study import StudySpec
 
 DAY = 86_400.0
@@ -106,6 +107,8 @@ class Plan:
     # Of models with prices, `reward_tokens` and `reward_cost` are the tokens and their price.
     trainings: int = 0  # before anything is asked
     stop: str = ""  # what an adaptive run will find out
+    prices: Sequence[str] = ()  # each model's, with source and date
+    price_warnings: Sequence[str] = ()  # where sources differ
 
     def warning(self) -> str:
         """Return a warning and a hint if it will take more than a day; else ""."""
@@ -137,9 +140,12 @@ def counts(cells: Sequence[StudyCell], store: Store) -> tuple[int, int]:
 
 def plan(study: StudySpec, path: Path) -> Plan:
     """Forecast each model on each task, given what the store at a path already holds."""
-    check(study.cells, study.max_tokens, study.max_cost)
     store = Store(path) if _holds_something(path) else None
     try:
+        if store:
+            restore_prices(study.cells, store.found_prices(study.name))
+        warnings = find_prices(study.cells)
+        check(study.cells, study.max_tokens, study.max_cost)
         open_attempts, stop = _adaptive(study, store)
         forecasts = [
             _forecast(cells, store, open_attempts, study.chooses_sizes)
@@ -151,7 +157,18 @@ def plan(study: StudySpec, path: Path) -> Plan:
     finally:
         if store:
             store.close()
-    return Plan(forecasts, _total(forecasts), currency(study.cells), spent, *_making(study), stop)
+    making, trainings = _making(study)
+    return Plan(
+        forecasts,
+        _total(forecasts),
+        currency(study.cells),
+        spent,
+        making,
+        trainings,
+        stop,
+        price_lines(study.cells),
+        warnings,
+    )
 
 
 def saved(study: StudySpec, path: Path) -> Forecast | None:

@@ -23,6 +23,7 @@ from ponder.run.progress import Tally, summary
 from ponder.run.run import run
 from ponder.store.store import Store
 from ponder.study.cell import StudyCell
+from ponder.study.prices import find_prices, price_lines, restore_prices
 from ponder.study.study import StudySpec
 
 
@@ -77,6 +78,13 @@ def open_session(
     if cells is None:
         cells = study.cells
     with Store(path, lock=True) as store:
+        restore_prices(cells, store.found_prices(study.name))
+        price_warnings = find_prices(cells)
+        if warn:
+            for warning in price_warnings:
+                notify(warning)
+            for line in price_lines(cells):
+                notify(f"prices: {line}")
         if warn and ray is None and (warning := slow_warning(study, cells, store)):
             notify(warning)
         if release_lost:

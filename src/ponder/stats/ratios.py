@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ponder.core import Bill, Estimate, Outcome, Prices, TokenKind
+from ponder.core import Estimate, Outcome, Prices, TokenKind
 from ponder.stats.bootstrap import resampled_sums
 from ponder.stats.columns import FEWEST_PAIRS, Bools, Columns, Floats, columns, summed
 from ponder.stats.critical import Critical, counts_by_problem, critical_size, redrawn_log_sizes
@@ -122,10 +122,7 @@ def _cost(outcomes: Sequence[Outcome], prices: Prices) -> Floats:
     paid: dict[tuple[int, str], list[float]] = {}
     for o in outcomes:
         if o.answered:
-            bill = Bill(
-                o.prompt_tokens, o.thinking_tokens, o.answer_tokens, cached_tokens=o.cached_tokens
-            )
-            paid.setdefault((o.size, o.problem), []).append(prices.cost(bill))
+            paid.setdefault((o.size, o.problem), []).append(prices.cost(o.bill))
     return np.array([np.mean(sorted(paid[problem])) for problem in sorted(paid)], dtype=np.float64)
 
 

@@ -19,6 +19,7 @@ import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -27,6 +28,7 @@ import msgspec
 
 from ponder.core import Attempt, Bill, Completion, Outcome, Problem, UserError
 from ponder.core.lock import acquire
+from ponder.core.nouns import BILLED_COST
 from ponder.store.file import DamagedStore, connect, errors, sync_folder
 from ponder.store.outcomes import OutcomeReader
 from ponder.store.schema import (
@@ -46,6 +48,7 @@ from ponder.store.schema import (
     verify_turn,
 )
 from ponder.study.cell import StudyCell
+from ponder.study.prices import found_prices
 from ponder.study.study import StudySpec
 
 # The attempts that a cell asks for, with the parameters of `_asked`.
@@ -57,6 +60,7 @@ IN_ORDER = f"""FROM problem CROSS JOIN attempt ON attempt.problem = problem.id
 FIRST_TURN = "CROSS JOIN turn ON turn.attempt = attempt.id AND turn.position = 0 WHERE"
 N_ATTEMPT = len(ATTEMPT.split(", "))
 REWARD = ("reward_prompt_tokens", "reward_completion_tokens", "reward_cost")  # fields of a bill
+FOUND_PRICES = "found_prices"  # beside a study's settings
 STEPS = "step_scores"  # beside the measures of a turn
 BLOCKS = "blocks"  # the same
 MOST_PROBLEMS = 4096  # whose ids are remembered
@@ -222,10 +226,25 @@ class Store:
             # To the microsecond, so that no two runs are alike: `store merge` keeps equal ones
             # once.
             started = datetime.now(UTC).isoformat(" ")
-            resolved = json.dumps(study.resolved(), default=str)
+            content = study.resolved()
+            found = found_prices(study.cells)
+            if found:
+                content[FOUND_PRICES] = found
+            resolved = json.dumps(content, default=str)
             nothing_spent = (None, None, None, None, None)
             row = (study.name, resolved, started, *nothing_spent)
             return self._db.execute(PUT_STUDY, (*row, digest(*row))).lastrowid or 0
+
+    def found_prices(self, name: str) -> dict[str, dict[str, Any]]:
+        """Return the prices that the last run of a study found, by server and model."""
+        sql = f"""SELECT resolved FROM study WHERE name = ? AND resolved LIKE '%"{FOUND_PRICES}"%'
+                  ORDER BY rowid DESC LIMIT 1"""
+        with self._one_at_a_time, self._reading():
+            row = self._db.execute(sql, (name,)).fetchone()
+            if row is None:
+                return {}
+            prices: dict[str, dict[str, Any]] = json.loads(row[0]).get(FOUND_PRICES, {})
+            return prices
 
     def spent_by_runs(self, name: str) -> tuple[int, float]:
         """Return tokens and cost of all runs of a study, calls without an answer included."""
@@ -303,7 +322,7 @@ class Store:
         thinking = None
         if turn.thinking:
             thinking = zlib.compress(turn.thinking.encode(), 1)
-        measures: dict[str, Any] = {**turn.measures, **reward_part(turn.bill)}
+        measures: dict[str, Any] = {**turn.measures, **billed_part(turn.bill)}
         if turn.step_scores:
             measures[STEPS] = turn.step_scores
         if turn.blocks:
@@ -418,10 +437,24 @@ class Store:
                 row = self._db.execute(sql, self._asked(cell)).fetchone()
                 count, prompt, thinking, answer, seconds, cached = (value or 0 for value in row)
                 answers += count
-                bill += Bill(prompt, thinking, answer, seconds, cached_tokens=cached)
+                cost = self._billed_cost(cell, count)
+                bill += Bill(prompt, thinking, answer, seconds, cached_tokens=cached, cost=cost)
                 if cell.methods:
                     bill += self._rewards(cell)
         return answers, bill
+
+    def _billed_cost(self, cell: StudyCell, answers: int) -> float | None:
+        """Return what a cell's answers were charged; None if the server didn't report it for all."""
+        if not cell.model.server():
+            return None
+        sql = f"""SELECT COUNT(*), TOTAL(json_extract(details, '$.{BILLED_COST}'))
+                  FROM attempt JOIN problem ON problem.id = attempt.problem
+                  WHERE {ASKED} AND status NOT IN ('failed', 'open')
+                  AND details LIKE '%"{BILLED_COST}"%'"""
+        count, cost = self._db.execute(sql, self._asked(cell)).fetchone()
+        if not count or count < answers:
+            return None
+        return float(cost)
 
     def _rewards(self, cell: StudyCell) -> Bill:
         """Return what rewards read and wrote for the answered attempts of a cell."""
@@ -567,11 +600,16 @@ class Store:
                     self._db.execute(update_digest, (digest(*row), row_id))
 
 
-def reward_part(bill: Bill) -> dict[str, float]:
-    """Return a reward's tokens and cost, for a turn's measures and an attempt's details."""
+def billed_part(bill: Bill) -> dict[str, float]:
+    """Return what of a bill has no column, for a turn's measures and an attempt's details.
+
+    That is a reward's tokens and cost, and the cost that the server reported.
+    """
     amounts = {name: getattr(bill, name) for name in REWARD}
     if not any(amounts.values()):
-        return {}
+        amounts = {}
+    if bill.cost is not None:
+        amounts[BILLED_COST] = bill.cost
     return amounts
 
 
@@ -645,13 +683,14 @@ def _turns(db: sqlite3.Connection, attempt: int) -> Iterator[Completion]:
             thinking = zlib.decompress(compressed).decode()
         measures = _decoded(text)
         reward = [measures.pop(name, 0) for name in REWARD]
+        cost = measures.pop(BILLED_COST, None)
         step_scores = tuple((end, score) for end, score in measures.pop(STEPS, ()))
         blocks = measures.pop(BLOCKS, "")
         yield Completion(
             thinking,
             answer,
             stop,
-            Bill(*bill, *reward),
+            replace(Bill(*bill, *reward), cost=cost),
             measures,
             blocks=blocks,
             step_scores=step_scores,

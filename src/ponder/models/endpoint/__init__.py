@@ -20,8 +20,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
-from ponder.core import Completion, EnvVar, Model, Request, Sampled, Served, UserError, not_in_key
-from ponder.core.capabilities import BudgetsThinking
+from ponder.core import (
+    Completion,
+    EnvVar,
+    Model,
+    Prices,
+    Request,
+    Sampled,
+    Served,
+    UserError,
+    not_in_key,
+)
+from ponder.core.capabilities import BudgetsThinking, CatalogEntry
 from ponder.core.secrets import Secrets, check_body, check_headers, check_url
 from ponder.models.endpoint.anthropic import Anthropic
 from ponder.models.endpoint.chat import Chat
@@ -237,6 +247,23 @@ class Endpoint(Model, Served, Sampled, BudgetsThinking):
 
     async def reach(self) -> None:
         await self._client.reach()
+
+    async def listed_prices(self) -> Prices | None:
+        if not self.probe or self._is_own_server:
+            return None
+        async with Client(self, PROTOCOLS[self.protocol_name](self)) as client:
+            return await client.listed_prices()
+
+    def catalogued(self) -> CatalogEntry | None:
+        if self._is_own_server:
+            return None
+        return CatalogEntry(self.id, self.provider_name, self.urls[0])
+
+    @property
+    def _is_own_server(self) -> bool:
+        """Whether the server is a program on the user's own machines, which has no prices."""
+        provider = self.provider_name
+        return bool(provider) and not PROVIDERS[provider].host
 
     async def complete(self, request: Request) -> Completion:
         return await self._client.complete(request)

@@ -26,6 +26,7 @@ from ponder.models.endpoint.reply import (
     Usage,
     as_count,
     decode_json,
+    read_cost,
 )
 from ponder.models.endpoint.stream import events
 from ponder.models.endpoint.timing import reported_measures
@@ -384,6 +385,7 @@ def read_usage(usage: Any) -> Usage:
         reasoning=reasoning,
         output=output,
         reported=True,
+        cost=read_cost(usage),
     )
 
 

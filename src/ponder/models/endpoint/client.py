@@ -19,7 +19,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from ponder.core import Completion, ModelFailure, Request, Retry, UserError
+from ponder.core import Completion, ModelFailure, Prices, Request, Retry, UserError
 from ponder.core.plugins import closest
 from ponder.core.secrets import REFERENCE, Secrets, check_sendable
 from ponder.core.text import count, encodable
@@ -48,6 +48,7 @@ from ponder.models.endpoint.reply import (
     as_count,
     bill,
     decode_json,
+    read_prices,
     slack,
 )
 from ponder.models.endpoint.servers import ServedNames, Server, Servers, alike
@@ -258,19 +259,24 @@ class Client:
         server.set_aside(0.0)
         return UserError(why, hint=hint)
 
-    async def _listed(self, server: Server) -> list[str]:
-        """Return the names in a server's model list; none if it has no list, or `probe` is off."""
+    async def listed_prices(self) -> Prices | None:
+        """Return the model's prices in the first server's list; None if it has none."""
+        entry = (await self._listed(self.servers.all[0])).get(self.endpoint.id, {})
+        return read_prices(entry.get("pricing"))
+
+    async def _listed(self, server: Server) -> dict[str, dict[str, Any]]:
+        """Return a server's models by name; none if it has no list, or `probe` is off."""
         if not self.endpoint.probe:
-            return []
+            return {}
         limit = aiohttp.ClientTimeout(total=10, sock_connect=5)
         try:
             async with self._session.get(
                 server.models, headers=server.headers, timeout=limit, allow_redirects=False
             ) as response:
                 content = await read_all(response.content.iter_any())
-                return self.protocol.model_names(content)
+                return self.protocol.listed_models(content)
         except (aiohttp.ClientError, OSError, Malformed):
-            return []
+            return {}
 
     async def _free_slots(self) -> Semaphore:
         """Return what limits the requests in progress.
@@ -540,7 +546,7 @@ class Client:
     async def _no_such_page_or_model(self, server: Server, error: str) -> WrongServer:
         """Return the error for a page that a server doesn't have, or a model it doesn't know."""
         model = self.endpoint.id
-        names = await self._listed(server)
+        names = list(await self._listed(server))
         if names and model not in names:
             shown = names[:10]
             if len(names) > 10:

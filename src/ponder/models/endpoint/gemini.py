@@ -261,14 +261,14 @@ class Gemini(Protocol):
                 return f"refuses the field `{field}`", hint
         return super().setting_to_change(refusal, payload)
 
-    def model_names(self, content: bytes) -> list[str]:
-        names = list[str]()
+    def listed_models(self, content: bytes) -> dict[str, dict[str, Any]]:
+        models = dict[str, dict[str, Any]]()
         for model in _tables(decode_json(content, _names_decoder).models):
             name = str(model.get("name", ""))
             if not self._endpoint.id.startswith("models/"):
                 name = name.removeprefix("models/")
-            names.append(name)
-        return names
+            models[name] = model
+        return models
 
     def url_hint(self, server_url: str) -> str:
         if re.search(r"/v1(beta)?/?$", server_url):

@@ -119,11 +119,11 @@ class Protocol(ABC):
             return "has no credit left", hint
         return None
 
-    def model_names(self, content: bytes) -> list[str]:
-        """Return the names in the server's model list; raise `Malformed` if it can't be read."""
+    def listed_models(self, content: bytes) -> dict[str, dict[str, Any]]:
+        """Return the entries of the server's model list by name; raise `Malformed` if there's none."""
         models = decode_json(content, _model_list).data
-        names = [model.get("id") for model in models if isinstance(model, dict)]
-        return [name for name in names if isinstance(name, str)]
+        entries = [model for model in models if isinstance(model, dict)]
+        return {entry["id"]: entry for entry in entries if isinstance(entry.get("id"), str)}
 
     @abstractmethod
     def url_hint(self, server_url: str) -> str:

@@ -14,10 +14,12 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from ponder.core import Bill, Spend
+from ponder.core import Bill, Prices, Spend
 from ponder.core.nouns import CountedBy
 
 T = TypeVar("T")
+MAX_PRICE = 0.01  # dollars per token: more is in another unit
+TICKS_PER_DOLLAR = 10**10  # xAI's
 MAX_TOKENS = 10**9  # no single call has more: such a count is an error
 LONGEST_TOKEN = 8  # bytes: no text has longer tokens on average; English prose has 4 to 5
 
@@ -118,7 +120,9 @@ def bill(
     if prompt_estimate and not usage.prompt:
         counted_by = "estimate"
     prompt = usage.prompt or prompt_estimate
-    return Bill(prompt, thinking, output - thinking, seconds, counted_by, usage.cached)
+    return Bill(
+        prompt, thinking, output - thinking, seconds, counted_by, usage.cached, cost=usage.cost
+    )
 
 
 def slack(reply: Reply, bill: Bill, budget: int | None, prompt_limit: int) -> Spend:
@@ -153,6 +157,59 @@ def as_count(value: Any) -> int:
     if 0 <= value <= MAX_TOKENS:  # never true of nan
         return int(value)
     return 0
+
+
+def read_cost(usage: Mapping[str, Any]) -> float | None:
+    """Return the cost in a response's `usage`, in US dollars; None if it is missing or can't be one.
+
+    OpenRouter reports `cost`; with the user's own key at a provider, that is its fee alone, and
+    `cost_details` has what the provider charges. xAI reports ticks, of which a dollar has 10^10.
+    """
+    dollars = _as_amount(usage.get("cost"))
+    if dollars is not None:
+        details = usage.get("cost_details")
+        if usage.get("is_byok") is True and isinstance(details, Mapping):
+            dollars += _as_amount(details.get("upstream_inference_cost")) or 0.0
+        return dollars
+    ticks = _as_amount(usage.get("cost_in_usd_ticks"))
+    if ticks is not None:
+        return ticks / TICKS_PER_DOLLAR
+    return None
+
+
+def _as_amount(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if 0 <= value < math.inf:  # never true of nan
+        return float(value)
+    return None
+
+
+def read_prices(pricing: Any) -> Prices | None:
+    """Return the prices of a model in OpenRouter's list, which are dollars per token, as texts.
+
+    Return None for anything else: other servers' lists have other names and units, a router's
+    price is -1, and a price per request can't be told as one per token.
+    """
+    if not isinstance(pricing, Mapping):
+        return None
+    prompt = _per_million(pricing.get("prompt"))
+    completion = _per_million(pricing.get("completion"))
+    if prompt is None or completion is None or _per_million(pricing.get("request", 0)) != 0:
+        return None
+    return Prices(prompt, completion, _per_million(pricing.get("input_cache_read")))
+
+
+def _per_million(price: Any) -> float | None:
+    if isinstance(price, str):
+        try:
+            price = float(price)
+        except ValueError:
+            return None
+    dollars = _as_amount(price)
+    if dollars is None or dollars > MAX_PRICE:
+        return None
+    return round(1e6 * dollars, 9)  # without the last digits of a binary fraction
 
 
 def decode_json(

@@ -17,7 +17,9 @@ from ponder.results.study import Study
 from ponder.results.view.stores import FAILED, OPEN, Index, ViewedStore, Whole
 from ponder.store.benchmark_digests import STORED_CELLS, hub_benchmarks, with_digests
 from ponder.store.file import DamagedStore
+from ponder.store.store import FOUND_PRICES
 from ponder.study.cell import StudyCell
+from ponder.study.prices import restore_prices
 
 FAILURES = 5  # that the page shows
 RUNS = """SELECT name, resolved, started, tokens, cost, lost_tokens, held_tokens, held_cost
@@ -198,6 +200,7 @@ def progress(study: ViewedStudy, rate: float | None = None) -> dict[str, Any]:
         "held_tokens": study.runs.held_tokens,
         "held_cost": round(study.runs.held_cost, 4),
         "currency": study.currency,
+        "prices": study.results.prices if study.results and study.runs.cost else [],
         "per_minute": per_minute,
         "seconds_left": seconds_left,
         "failures": failures,
@@ -264,11 +267,23 @@ def _built(resolved: str) -> tuple[Study | None, str]:
         if not isinstance(table, dict):
             return None, "the store holds something else in its place"
         name = str(table.pop("name", "study"))
+        table.pop(FOUND_PRICES, None)
         study = Study.from_table(table, name=name, where=f"{name}.toml", folder=None)
         study.cells  # noqa: B018 its mistakes show when they are made
     except (UserError, ValueError, TypeError, RecursionError, ModuleNotFoundError) as error:
         return None, error.in_terminal() if isinstance(error, UserError) else str(error)
     return study, ""
+
+
+def _found_prices(resolved: str) -> dict[str, dict[str, Any]]:
+    try:
+        table = json.loads(resolved)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(table, dict):
+        return {}
+    prices: dict[str, dict[str, Any]] = table.get(FOUND_PRICES, {})
+    return prices
 
 
 def studies(store: ViewedStore, given: Sequence[Study] = ()) -> list[ViewedStudy]:
@@ -302,6 +317,8 @@ def _viewed(store: ViewedStore, runs: Runs, given: Sequence[Study]) -> ViewedStu
     if runs.damaged:
         study = None
         error = DamagedStore(store.path, "what a run has spent can't be read").in_terminal()
+    if study is not None:
+        restore_prices(study.cells, _found_prices(runs.resolved))
     viewed = ViewedStudy(store, runs, study, error)
     store.known[runs.name] = viewed
     return viewed
