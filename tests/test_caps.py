@@ -400,6 +400,31 @@ def test_without_usage_a_cap_counts_the_most_that_a_call_may_have_taken(
     assert stored < tally["tokens"] / 2  # the estimate of each attempt stays one
 
 
+@pytest.mark.parametrize("cap", [1_000_000, None])
+def test_a_server_that_ignores_its_budget_and_reports_no_usage_is_seen_at_the_first_reply(
+    serve, write, ponder, cap
+) -> None:
+    """Its text is longer than 2,000 tokens can be. Without a cap, that is a warning."""
+    served = serve(usage="", thinking="seventeen " * 8000)
+    study = study_for(served, 1_000_000, concurrency=64, model="probe = false")
+    if cap is None:
+        study = study.replace("max_tokens = 1000000", "")
+    write("s.toml", study)
+    plan = ponder("plan", "s.toml", "--probe", "1")
+    seen = "a reply without usage may have taken 80,0"
+    assert seen in plan.stderr
+    assert "at most: unknown, because `served` was billed above its budget" in plan.stdout
+    result = ponder("run", "s.toml", "--json")
+    assert seen in result.stderr
+    if cap is None:
+        assert "no cap would hold with such a server" in result.stderr
+        assert not summary(result)["capped"]
+    else:
+        assert summary(result)["capped"]
+        assert served.state()["requests"] == 2  # one of `plan`
+        assert summary(result)["tokens"] > 80_000
+
+
 def test_a_full_disk_says_how_many_are_stored(serve, write, ponder, monkeypatch) -> None:
     served = serve()
     write("s.toml", study_for(served, 10**9, concurrency=4))

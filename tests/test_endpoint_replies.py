@@ -357,12 +357,17 @@ SHAPES = [
     ((None, 237, 1901, None), (1901, 237)),
     # xAI's own example: github.com/sonami-tech/omni-llm-provider/issues/49
     ((32, 9, 94, 135), (94, 9)),
+    ((279, 6, 89, 374), (89, 6)),  # grok-4-fast-reasoning, from the same issue
+    ((20, 7, 3, 30), (3, 7)),  # github.com/sonami-tech/omni-llm-provider/issues/50
+    # grok-4.5 without a total: github.com/LiveBench/LiveBench/pull/503
+    ((None, 1015, 1935, None), (1935, 1015)),
     ((10120, 1499, 2809, 14428), (2809, 1499)),  # Grok 4: github.com/Wei-Shaw/sub2api/issues/5771
     ((12, 2, 317, 331), (317, 2)),  # grok-3-mini: github.com/vercel/ai/pull/12425
     # Gemini behind an OpenAI layer: thoughts only in the total
     ((100, 20, None, 1520), (1400, 20)),
     # gemini-2.5-flash: github.com/mozilla-ai/any-llm/issues/1290
     ((20, 198, None, 623), (405, 198)),
+    ((20, 151, None, 553), (382, 151)),  # github.com/mozilla-ai/any-llm/pull/1291
     ((20, 424, None, 1016), (572, 424)),  # Gemini: github.com/Clarifai/clarifai-python/pull/978
     # Gemini, thoughts named too: github.com/Helicone/helicone/pull/5604
     ((15, 359, 661, 1035), (661, 359)),

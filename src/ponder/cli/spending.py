@@ -105,6 +105,9 @@ def _notes(plan: Plan, study: Study, probe: str) -> list[str]:
             f"at most: unknown, because nothing limits a reply of {names}; "
             "give its [[model]] a `budget`, in tokens"
         )
+    names = ", ".join(f"`{f.model}`" for f in plan.forecasts if f.exceeds_budget)
+    if names:
+        notes.append(f"at most: unknown, because {names} was billed above its budget")
     run_decides = all(forecast.basis == "the run decides" for forecast in plan.forecasts)
     if plan.total.tokens.expected is None and not run_decides:
         notes.append(

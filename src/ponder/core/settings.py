@@ -212,7 +212,10 @@ def convert(value: Any, kind: Any, where: str, folder: Path | None) -> Any:
     except UnicodeError:  # after --set
         raise UserError("this is not UTF-8", where=where) from None
     except msgspec.ValidationError as error:
-        choices = [choice for choice in get_args(kind) if isinstance(choice, str) and choice]
+        choices = list[str]()
+        for alternative in (kind, *get_args(kind)):  # of a union: `Literal["a", "b"] | None`
+            choices += [choice for choice in get_args(alternative) if isinstance(choice, str)]
+        choices = [choice for choice in choices if choice]
         hint = plugins.nearest(str(value), choices) if choices else ""
         raise UserError(plain(error), where=where, hint=hint) from None
 

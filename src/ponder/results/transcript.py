@@ -129,14 +129,16 @@ class Transcript:
         sys.stdout.write(f"{self}\n")
 
     def messages(self) -> Iterator[tuple[str, str]]:
-        """Yield every message with its kind: system, user, thinking or answer."""
+        """Yield every message with its kind: system, user, thinking (or its summary) or answer."""
         if self.attempt.problem.system:
             yield "system", self.attempt.problem.system
         for question, reply in zip(
             self.attempt.problem.turns, self.attempt.completions, strict=False
         ):
             yield "user", question
-            if reply.thinking:
+            if reply.thinking and reply.measures.get("summarized"):
+                yield "summary of the thinking", reply.thinking
+            elif reply.thinking:
                 yield "thinking", reply.thinking
             yield "answer", reply.answer
 
@@ -152,7 +154,7 @@ class Transcript:
     def _repr_html_(self) -> str:
         html = f"<b>{escape(self.heading)}</b>"
         for kind, text in self.messages():
-            opened = "" if kind == "thinking" else " open"
+            opened = "" if "thinking" in kind else " open"
             html += f"<details{opened}><summary>{kind}</summary>"
             html += f"<pre style='white-space:pre-wrap'>{escape(text)}</pre></details>"
         return html

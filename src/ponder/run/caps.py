@@ -102,6 +102,8 @@ def overbilled(bill: Bill, limit: Spend | None) -> str:
     completion = bill.thinking_tokens + bill.answer_tokens + bill.slack.completion_tokens
     if completion > tolerance.completion_tokens:
         allowed = f"its budget allows {limit.completion_tokens:,}"
+        if bill.slack.completion_tokens > 0:
+            return f"a reply without usage may have taken {completion:,} tokens, where {allowed}"
         return f"a reply was billed {completion:,} tokens, where {allowed}"
     if bill.prompt_tokens > tolerance.prompt_tokens:
         allowed = f"it has at most {limit.prompt_tokens:,}"
@@ -172,7 +174,10 @@ class Ledger:
     held: Money = NOTHING  # the calls in progress, at most
     calls: int = 0  # in progress
     refused: Money | None = None  # the first call for which there was no room
-    overbilled: str = ""  # the first bill above its limit, as a sentence
+    overbilled: str = (
+        ""  # the first bill above its limit, as a sentence; under a cap it ends the run
+    )
+    above_budget: str = ""  # the same, of a run without a cap
     _outstanding: Money = NOTHING  # the calls in progress, and the rest of the conversations
     _waiting: deque[_Waiting] = field(default_factory=deque)
     # finished conversations of each kind: how many, and their sum
@@ -333,7 +338,9 @@ class Ledger:
             if self.limited and bill.slack != Spend():
                 self.estimated_calls += 1
                 slack = priced_at_most(bill.slack, reservation.prices)
-                paid = paid.plus(slack).at_most(reservation.held)
+                paid = paid.plus(slack)
+                if not overbilled(bill, reservation.limit):
+                    paid = paid.at_most(reservation.held)
             reservation.begun = True
             reservation.spent = reservation.spent.plus(paid)
             self._spend(reservation, paid)
@@ -345,8 +352,10 @@ class Ledger:
 
     def check_bill(self, bill: Bill, limit: Spend | None) -> None:
         """Stop the run if a bill is above its call's limit under a cap: others may be too."""
-        if self.limited and not self.overbilled:
-            self.overbilled = overbilled(bill, limit)
+        if self.limited:
+            self.overbilled = self.overbilled or overbilled(bill, limit)
+        else:
+            self.above_budget = self.above_budget or overbilled(bill, limit)
 
     def lose(self, reservation: Reservation, call: Spend | None) -> None:
         """Count calls that gave no answer and may have been billed, at the most they may take."""

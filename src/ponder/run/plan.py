@@ -86,6 +86,7 @@ class Forecast:
     cost: Range | None  # the same in money; None: the model has no prices
     basis: str  # what the expected number is from
     duration: Duration | None = None  # of the replies, on this machine; None: unknown
+    exceeds_budget: bool = False  # whether its server has billed more than any budget allows
 
     @property
     def to_run(self) -> int:
@@ -233,6 +234,9 @@ def _forecast(
         low, expected, basis = _expected(rows, prices)
     limit = _limit(rows)
     bound = limit and priced_at_most(limit, prices)
+    exceeds_budget = bool(bound and expected and expected.tokens > bound.tokens)
+    if exceeds_budget:
+        bound = None
     cost = None
     if any(model.prices for model in (first.model, *first.asks())):
         cost = Range(low.cost, expected and expected.cost, bound and bound.cost)
@@ -247,6 +251,7 @@ def _forecast(
         cost=cost,
         basis=basis,
         duration=_duration(cells, store, expected and expected.tokens, limit),
+        exceeds_budget=exceeds_budget,
     )
 
 

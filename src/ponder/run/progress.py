@@ -302,6 +302,8 @@ AT_SPACES: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": Fals
 def summary(tally: Tally) -> str:
     """Return the lines to print beside the result; "" if nothing went wrong."""
     lines = _warnings(tally)
+    if tally.ledger.above_budget:
+        lines.append(f"warning: {tally.ledger.above_budget}; no cap would hold with such a server")
     lines += _calls_without_usage(tally)
     lines += _troubles(tally)
     lines += _sizes_with_few_problems(tally)

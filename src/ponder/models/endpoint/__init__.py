@@ -116,6 +116,10 @@ class Endpoint(Model, Served, Sampled):
 
     def _check_protocol(self) -> None:
         provider = self.provider_name
+        host = provider_of(self.urls[0])
+        if host and host != provider:
+            message = f"{self.urls[0]} is {host}'s, not {provider}'s"
+            raise UserError(message, hint="leave out `provider`, or give its own `url`")
         if provider and self.protocol_name not in PROVIDERS[provider].protocols:
             names = " or ".join(f'protocol = "{name}"' for name in PROVIDERS[provider].protocols)
             message = f"{provider} has no protocol `{self.protocol_name}`"
@@ -176,6 +180,8 @@ class Endpoint(Model, Served, Sampled):
             del identity["url"]
         # The protocol may be guessed from the url; before there were others, it was `chat`.
         identity.pop("protocol", None)
+        if self.provider == provider_of(self.urls[0]):  # the url says it already
+            identity.pop("provider", None)
         if self.protocol_name != "chat":
             identity["protocol"] = self.protocol_name
         return identity

@@ -372,6 +372,8 @@ class Client:
         cost = replace(cost, slack=slack(reply, cost, budget, request.prompt_limit))
         await self._check_name(server, reply.model, request)
         measures = dict(reply.measures)
+        if reply.summarized and reply.thinking:
+            measures["summarized"] = 1.0
         if times and times.first:
             measures["first_token_seconds"] = times.first - started
         # A refusal stands where the transcript shows it and no grader reads it.

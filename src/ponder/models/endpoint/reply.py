@@ -19,6 +19,7 @@ from ponder.core.nouns import CountedBy
 
 T = TypeVar("T")
 MAX_TOKENS = 10**9  # no single call has more: such a count is an error
+LONGEST_TOKEN = 8  # bytes: no text has longer tokens on average; English prose has 4 to 5
 
 
 class Malformed(ValueError):
@@ -124,7 +125,8 @@ def slack(reply: Reply, bill: Bill, budget: int | None, prompt_limit: int) -> Sp
     """Return what to add to a bill for an upper bound, where the server doesn't report its tokens.
 
     A reply that was cut off or has no text, whose thinking isn't all shown, or whose count can't be
-    one, may have taken its whole budget. Any other has at most one token per byte of its text.
+    one, may have taken its whole budget. Any other has at most one token per byte of its text, and
+    no more than its budget, unless the text is so long that the server has ignored it.
     """
     usage = reply.usage
     prompt = 0
@@ -133,7 +135,7 @@ def slack(reply: Reply, bill: Bill, budget: int | None, prompt_limit: int) -> Sp
     completion = 0
     if not usage.output:
         limit = sum(len(text.encode()) for text in reply.written)
-        if budget is not None:
+        if budget is not None and limit <= LONGEST_TOKEN * budget:
             is_partial = reply.stop == "length" or reply.summarized
             if usage.reported or is_partial or not limit:
                 limit = budget
