@@ -282,9 +282,11 @@ class Store:
             sql = "SELECT job, id, attempt, tokens, cost FROM job_request ORDER BY rowid"
             for job, *row in self._db.execute(sql):
                 requests.setdefault(job, []).append(JobRequest(*row))
-            for job in self._db.execute("SELECT id, study, server, remote, created FROM job"):
-                if job[0] in requests:
-                    jobs.append(StoredJob(*job, tuple(requests[job[0]])))
+            sql = "SELECT id, study, server, remote, created FROM job"
+            for job_id, study, server, remote, created in self._db.execute(sql):
+                if job_id in requests:
+                    rows = tuple(requests[job_id])
+                    jobs.append(StoredJob(job_id, study, server, remote, created, rows))
         return jobs
 
     def held_by_jobs(self, name: str) -> tuple[int, float]:
@@ -298,7 +300,9 @@ class Store:
     def forget_jobs(self, name: str) -> None:
         """Forget the jobs of a study, and count them as not billed."""
         with self._transaction():
-            for (job,) in self._db.execute("SELECT id FROM job WHERE study = ?", (name,)).fetchall():
+            for (job,) in self._db.execute(
+                "SELECT id FROM job WHERE study = ?", (name,)
+            ).fetchall():
                 self._forget_job(job)
 
     def _forget_job(self, job: str) -> None:
@@ -321,7 +325,9 @@ class Store:
         row = self._db.execute(sql, (request,)).fetchone()
         if row is None:
             return
-        sql = "DELETE FROM job WHERE id = ? AND NOT EXISTS (SELECT 1 FROM job_request WHERE job = ?)"
+        sql = (
+            "DELETE FROM job WHERE id = ? AND NOT EXISTS (SELECT 1 FROM job_request WHERE job = ?)"
+        )
         self._db.execute(sql, (row[0], row[0]))
 
     def add(
