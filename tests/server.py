@@ -20,7 +20,8 @@ which counts words and marks; a status, `{"redirect": url}`, `{"raw": text}` or 
 response) is what such a page answers instead. `props` is what llama.cpp's page about itself
 answers; `content_type` is that of the response to `always`. `usage` replaces the bill in every
 reply, `model` the name of the model; `lists` are the names in the model list, and
-`pricing` is what its entries say of prices, by name.
+`pricing` is what its entries say of prices, by name. Batch jobs and their faults are in
+`batch_server.py`.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from aiohttp import web
+from batch_server import BatchServer
 
 Faults = dict[str, Any]
 EFFORTS = {"low": 0.5, "high": 2.0}  # factors of the median length, under the fault `honours`
@@ -289,17 +291,10 @@ class Server:
             self.faults.get("seconds_per_token", 0.0) * (length.thinking + length.answer)
         )
         await self.hold()
-        self.prompts[messages[-1]["content"]] += 1
         await self.count(answered=1)
+        said, _ = self.said(protocol, body)
         if "raw_file" in self.faults:
             return web.Response(body=self.raw, content_type="application/json")
-        thinking = self.faults.get("thinking", "adding up")
-        said = protocol.reply(solved(messages), thinking, length, body)
-        for name in ("usage", "model"):
-            if name in self.faults:
-                said[name] = self.faults[name]
-        # further fields of the reply, to override what the protocol writes
-        said |= self.faults.get("fields", {})
         if not streams:
             return web.json_response(said)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -307,6 +302,22 @@ class Server:
         for written in protocol.events(said):
             await response.write(written)
         return response
+
+    def said(self, protocol: Any, body: dict[str, Any]) -> tuple[dict[str, Any], Length]:
+        """The body of a response to a request, and its length."""
+        messages = protocol.messages(body)
+        length = length_of(
+            messages, body.get("seed"), protocol.budget(body), self.faults.get("lengths")
+        )
+        self.prompts[messages[-1]["content"]] += 1
+        thinking = self.faults.get("thinking", "adding up")
+        said = protocol.reply(solved(messages), thinking, length, body)
+        for name in ("usage", "model"):
+            if name in self.faults:
+                said[name] = self.faults[name]
+        # further fields of the reply, to override what the protocol writes
+        said |= self.faults.get("fields", {})
+        return said, length
 
     def refused(self, protocol: Any) -> web.Response | None:
         """The response to a request that meets a fault of every request."""
@@ -451,7 +462,9 @@ class Server:
 
 async def serve(faults: Faults) -> None:
     server = Server(faults)
-    app = web.Application()
+    app = web.Application(client_max_size=2**30)
+    by_page = {page: protocol for protocol in protocols() for page in protocol.pages}
+    BatchServer(server, by_page).add_to(app.router)
     for protocol in protocols():
         for page in protocol.pages:
             app.router.add_post(page, partial(server.ask, protocol))

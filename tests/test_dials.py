@@ -21,7 +21,7 @@ HOSTS = {
     "google": "https://generativelanguage.googleapis.com/v1beta/openai",
     "anthropic": "https://api.anthropic.com/v1",
 }
-OWN = {"vllm", "sglang", "llama.cpp"}  # which run anywhere, so that a study names them
+OWN = ("vllm", "sglang", "llama.cpp")  # which run anywhere, so that a study names them
 EFFORT = {"effort": "low"}
 THINK = {"think": 2048}
 ON = {"thinking": True}

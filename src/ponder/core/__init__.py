@@ -7,6 +7,7 @@ Nothing in this folder imports from the rest of the package.
 
 from ponder.core.capabilities import (
     Addends,
+    Batched,
     CheckedSteps,
     ChecksPrompts,
     Codec,
@@ -42,6 +43,7 @@ from ponder.core.contracts import (
     renamed,
 )
 from ponder.core.errors import ModelFailure, UserError, error_at
+from ponder.core.jobs import Job, Jobs
 from ponder.core.jsonl import lines
 from ponder.core.keys import digest, fingerprint, seed_from, weights_fingerprint
 from ponder.core.nouns import (
@@ -104,6 +106,7 @@ __all__ = [
     "AsyncScore",
     "Attempt",
     "Basis",
+    "Batched",
     "Bill",
     "CacheBudget",
     "Cell",
@@ -126,6 +129,8 @@ __all__ = [
     "FromLog",
     "Grade",
     "InMemory",
+    "Job",
+    "Jobs",
     "KeepsAll",
     "Label",
     "LengthReward",

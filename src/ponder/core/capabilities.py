@@ -28,6 +28,7 @@ from typing import (
 
 from ponder.core.contracts import Method, Model, Task, TrainingProblems
 from ponder.core.errors import UserError
+from ponder.core.jobs import Jobs
 from ponder.core.nouns import (
     Completion,
     Drawing,
@@ -307,6 +308,21 @@ class Served:
     def kept_open(self) -> AbstractContextManager[None]:
         """Keep a started server running inside the block, from one use of the model to the next."""
         return nullcontext()
+
+
+class Batched(ABC):
+    """A model whose server may take requests in batch jobs, for less money and an answer later."""
+
+    # Where jobs are remembered. A run sets it before it opens the model.
+    jobs: Jobs = Jobs()
+
+    @abstractmethod
+    def sends_batches(self) -> bool:
+        """Return whether requests are sent in jobs."""
+
+    @abstractmethod
+    def can_batch(self) -> bool:
+        """Return whether the server has such jobs."""
 
 
 class Forecast(ABC):

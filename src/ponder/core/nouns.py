@@ -204,12 +204,15 @@ class Prices:
     output: float
     cached_input: float | None = None  # prompt tokens from the server's cache; default: as `input`
     currency: str = "USD"
+    discount: float = 0.0  # fraction off all prices; `batch = true` sets 0.5
 
     def __post_init__(self) -> None:
         for name in ("input", "output", "cached_input"):
             price = getattr(self, name)
             if price is not None and not 0 <= price < math.inf:
                 raise UserError(f"the price `{name}` must be 0 or more, not {price}")
+        if not 0 <= self.discount <= 1:
+            raise UserError(f"the `discount` must be from 0 to 1, not {self.discount}")
 
     def cost(self, bill: Bill) -> float:
         """Return the cost of a completion: what the server charged, else its tokens' price."""
@@ -222,11 +225,12 @@ class Prices:
             cached_price = self.cached_input
         prompt = (bill.prompt_tokens - cached) * self.input + cached * cached_price
         completion = bill.thinking_tokens + bill.answer_tokens
-        return (prompt + completion * self.output) / 1e6
+        return (prompt + completion * self.output) * (1 - self.discount) / 1e6
 
     def cost_at_most(self, spend: Spend) -> float:
         """Return the cost of these tokens if none of them is cached."""
-        return (spend.prompt_tokens * self.input + spend.completion_tokens * self.output) / 1e6
+        cost = spend.prompt_tokens * self.input + spend.completion_tokens * self.output
+        return cost * (1 - self.discount) / 1e6
 
 
 def cost_of(bill: Bill, prices: Prices | None) -> float | None:

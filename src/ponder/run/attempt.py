@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ponder.core import (
     Attempt,
+    Batched,
     Bill,
     Completion,
     Ended,
     Message,
     Model,
     ModelFailure,
-    Observer,
     Problem,
     Request,
     Retry,
@@ -28,9 +28,11 @@ from ponder.core import (
 )
 from ponder.core.capabilities import FromLog, Served, grade_turns, grades_slowly, history_message
 from ponder.core.text import encodable
-from ponder.run.caps import Ledger, Reservation
+from ponder.core.wrapped import server_of
+from ponder.run.caps import NOTHING, Ledger, Money, Reservation, priced_at_most, tolerated
 from ponder.run.executors import Executor
 from ponder.run.interrupt import Stop, Stopped
+from ponder.run.jobs import JobObserver, OpenRequests
 from ponder.run.prepare import Preparations
 from ponder.run.progress import LONGEST_REASON, Tally
 from ponder.store.store import Done, Store, billed_part
@@ -58,6 +60,11 @@ class PendingAttempt(NamedTuple):
             return None
         return self.cell.key
 
+    @property
+    def name(self) -> str:
+        """Which attempt it is, as the requests in batch jobs name it."""
+        return f"{self.cell.key.hex()} {self.position} {self.sample}"
+
 
 @dataclass
 class Run:
@@ -68,9 +75,11 @@ class Run:
     tally: Tally
     stop: Stop
     preparations: Preparations
+    earlier: OpenRequests  # in batch jobs
     executor: Executor | None = None  # other processes that do the heavy work
     trials: Sequence[Trial] = ()  # of a study with `stop`
     where: str = "study"  # the study's file, in errors
+    study: str = ""  # its name in the store
 
     @property
     def ledger(self) -> Ledger:
@@ -87,10 +96,14 @@ async def ask(model: Model, pending: PendingAttempt, run: Run) -> Attempt | None
     Return None if the run stops between two turns, or if a cap leaves no room: a conversation can
     be resumed.
     """
+    server = pending.cell.model.server()
+    if sends_batches(model):
+        # A bill that is known a day later can't hold back all other calls.
+        server = ""
     reservation = run.ledger.open(
         model.prices,
         pending.kind,
-        server=pending.cell.model.server(),
+        server=server,
         turns=len(pending.problem.turns),
         resumed=bool(pending.begun),
     )
@@ -103,6 +116,12 @@ async def ask(model: Model, pending: PendingAttempt, run: Run) -> Attempt | None
     return attempt
 
 
+def sends_batches(model: Model) -> bool:
+    """Return whether the requests of a model are sent in batch jobs."""
+    server = server_of(model)
+    return isinstance(server, Batched) and server.sends_batches()
+
+
 async def _ask_turns(
     model: Model, pending: PendingAttempt, run: Run, reservation: Reservation
 ) -> Attempt | None:
@@ -110,6 +129,7 @@ async def _ask_turns(
     problem = pending.problem
     attempt = Attempt(problem, pending.sample, "open", "", ())
     replies: list[Completion] = []
+    answered: set[str] = set()  # requests in batch jobs whose answers are not stored yet
     history: list[Message] = []
     tokens: dict[Message, int] = {}  # of replies in the history
     for turn, text in enumerate(problem.turns):
@@ -123,19 +143,23 @@ async def _ask_turns(
             request = Request(cell.task, problem, messages, seed, pending.sample, turn)
             prompt_tokens = token_limit(messages, tokens)
             try:
-                reply = await _call(model, cell, request, prompt_tokens, run, reservation)
+                turn_call = _Turn(pending, request, prompt_tokens, answered)
+                reply = await _call(model, turn_call, run, reservation)
             except UserError:
                 raise
             except Exception as error:  # a plugin that crashes has not answered either
                 failed = _failed(pending, replies, error)
-                await run.writer.put(Done(cell, pending.position, failed, stored=len(replies)))
+                done = Done(cell, pending.position, failed, len(replies), tuple(answered))
+                await run.writer.put(done)
                 return failed
             if reply is None:
                 return None
             replies.append(reply)
             if not is_last or grades_slowly(cell.task, (reply.answer for reply in replies)):
                 partial = replace(attempt, completions=tuple(replies))
-                await run.writer.put(Done(cell, pending.position, partial, stored=turn))
+                done = Done(cell, pending.position, partial, turn, tuple(answered))
+                answered.clear()
+                await run.writer.put(done)
         in_history = history_message(cell.task, cell.memory, replies[-1])
         history += [question, in_history]
         tokens[in_history] = _completion_tokens(replies[-1], cell)
@@ -143,7 +167,8 @@ async def _ask_turns(
             # It is stored by now. Hundreds of turns of thinking, times the concurrency, would fill
             # the memory.
             replies[-1] = replace(replies[-1], thinking="")
-    return await _grade(pending, replace(attempt, completions=tuple(replies)), run)
+    complete = replace(attempt, completions=tuple(replies))
+    return await _grade(pending, complete, run, tuple(answered))
 
 
 def _completion_tokens(reply: Completion, cell: StudyCell) -> int:
@@ -162,7 +187,9 @@ def _failed(pending: PendingAttempt, replies: Sequence[Completion], error: Excep
     return Attempt(problem, pending.sample, "failed", why, tuple(replies), problem.facts)
 
 
-async def _grade(pending: PendingAttempt, attempt: Attempt, run: Run) -> Attempt:
+async def _grade(
+    pending: PendingAttempt, attempt: Attempt, run: Run, answered: tuple[str, ...]
+) -> Attempt:
     """Grade the attempt and store the grade.
 
     A grader that raises ends the run; the replies are kept, to be graded.
@@ -175,38 +202,50 @@ async def _grade(pending: PendingAttempt, attempt: Attempt, run: Run) -> Attempt
         else:
             done = graded(task, attempt)
     except Exception as error:
-        await run.writer.put(Done(pending.cell, pending.position, attempt, stored=stored))
+        ungraded = Done(pending.cell, pending.position, attempt, stored, answered)
+        await run.writer.put(ungraded)
         grader = f"the grader of task `{pending.cell.label.task}`"
         raise UserError(
             f"{grader} raised {type(error).__name__}: {error}",
             where=run.where,
             hint="the answer is stored: correct the task and run again to grade it",
         ) from error
-    await run.writer.put(Done(pending.cell, pending.position, done, stored=stored))
+    await run.writer.put(Done(pending.cell, pending.position, done, stored, answered))
     return done
 
 
-async def _call(
-    model: Model,
-    cell: StudyCell,
-    request: Request,
-    prompt_tokens: int,
-    run: Run,
-    reservation: Reservation,
-) -> Completion | None:
+class _Turn(NamedTuple):
+    """A turn to ask."""
+
+    pending: PendingAttempt
+    request: Request
+    prompt_tokens: int
+    answered: set[str]  # its requests in batch jobs that have an answer are added
+
+
+async def _call(model: Model, turn: _Turn, run: Run, reservation: Reservation) -> Completion | None:
     """Ask one turn once the caps have room for it; None if they never will, or the run stops."""
-    limit = cell.turn_limit(prompt_tokens, None)
-    if not await run.ledger.reserve(reservation, limit):
-        return None
-    sent = _Sent(run, reservation, cell.model)
+    cell = turn.pending.cell
+    limit = cell.turn_limit(turn.prompt_tokens, None)
+    sent = _Sent(run, reservation, turn)
+    granted = False
     bill: Bill | None = None
     try:
+        granted = await run.ledger.reserve(reservation, limit)
+        if not granted:
+            return None
+        if reservation.first:
+            sent.alone = asyncio.Lock()
         if run.ledger.limited:
             # What it may take is stored before it is sent, should the process be killed.
             await run.writer.flush()
         if run.stop.asked:
             return None
-        completion = _storable(await model.complete(replace(request, observer=sent)))
+        answering = model.complete(replace(turn.request, observer=sent))
+        if sends_batches(model):
+            # Its job stays open for the next run: nobody waits for it after Ctrl-C.
+            answering = run.stop.unless_asked(answering)
+        completion = _storable(await answering)
         bill = completion.bill
         return completion
     except Stopped:
@@ -220,19 +259,48 @@ async def _call(
             sent.lose(limit)
         raise
     finally:
-        run.ledger.settle(reservation, bill)
+        if granted:
+            run.ledger.settle(reservation, bill)
+        sent.leave_jobs(granted=granted)
 
 
-class _Sent(Observer):
-    """The calls of one turn that were sent and are not settled: what may have been billed of it."""
+class _Sent(JobObserver):
+    """The calls of one turn that were sent and are not settled: what may have been billed of it.
 
-    def __init__(self, run: Run, reservation: Reservation, model: Model) -> None:
+    Requests in batch jobs are not among them: the store counts them with their jobs.
+    """
+
+    def __init__(self, run: Run, reservation: Reservation, turn: _Turn) -> None:
         self._run = run
         self._reservation = reservation
-        self._model = model
+        self._model = turn.pending.cell.model
         self._open = Spend()
-        if reservation.first:
-            self.alone = asyncio.Lock()
+        self.attempt = turn.pending.name
+        self._answered = turn.answered
+        self._in_jobs = run.earlier.take(self.attempt)
+        reservation.resumed = _total(self._in_jobs.values())
+
+    def in_job(self, request_id: str, request: Request) -> Money:
+        limit = self._limit(request)
+        self._open = self._open.minus(limit)
+        held = priced_at_most(tolerated(limit), self._reservation.prices)
+        self._in_jobs[request_id] = held
+        self._answered.discard(request_id)  # its job before had only an error for it
+        self._run.ledger.put_in_jobs(self._reservation, _total(self._in_jobs.values()))
+        return held
+
+    def out_of_job(self, request_id: str, request: Request) -> None:
+        self._open = self._open.plus(self._limit(request))
+        self._answered.add(request_id)
+
+    def leave_jobs(self, *, granted: bool) -> None:
+        """Leave requests without an answer to later calls, or to the next run."""
+        self._reservation.resumed = NOTHING
+        unanswered = {}
+        for request_id, held in self._in_jobs.items():
+            if request_id not in self._answered:
+                unanswered[request_id] = held
+        self._run.earlier.give_back(self.attempt, unanswered, counted=not granted)
 
     def sent(self, request: Request) -> None:
         if self._run.stop.asked and not self._open.calls and request.limit is None:
@@ -271,6 +339,13 @@ class _Sent(Observer):
             lost = self._open
         if lost.calls:
             self._run.ledger.lose(self._reservation, lost)
+
+
+def _total(amounts: Iterable[Money]) -> Money:
+    total = NOTHING
+    for amount in amounts:
+        total = total.plus(amount)
+    return total
 
 
 def _storable(completion: Completion) -> Completion:

@@ -6,6 +6,9 @@ with everything spent and everything in progress. So a run never spends more tha
 concurrency. A try that gave no answer, but that the server may have billed (a timeout, a lost
 connection), counts as spent, at the most that it may have taken.
 
+A request in a batch job is counted in the store with its job, not with its run: if the process is
+killed, the next run takes over both the job and what it holds.
+
 This holds only if servers keep to the budget they are sent. A bill above it stops the run, and
 until the first bill of a server is seen, only one call to it is in progress.
 
@@ -136,6 +139,9 @@ class Reservation:
     first: bool = False  # whether it is the server's first call, during which others wait
     held: Money = NOTHING  # the call at its limit
     outstanding: Money = NOTHING  # the call, or the rest of the conversation if that is more
+    # what requests of the call hold in open jobs of the store, which an earlier run has sent
+    resumed: Money = NOTHING
+    in_jobs: Money = NOTHING  # of `held`, what the store counts as requests in jobs
 
     def outstanding_with(self, held: Money) -> Money:
         """Return what the attempt may still take if a call holds this amount."""
@@ -172,6 +178,8 @@ class Ledger:
     estimated_calls: int = 0  # for which the server reported no usage
     prepared: Money = NOTHING  # of what was spent, by preparations
     held: Money = NOTHING  # the calls in progress, at most
+    in_jobs: Money = NOTHING  # of `held`, what the store counts as requests in jobs
+    jobs: Money = NOTHING  # requests in jobs of earlier runs that no call of this run waits for
     calls: int = 0  # in progress
     refused: Money | None = None  # the first call for which there was no room
     overbilled: str = (
@@ -201,12 +209,14 @@ class Ledger:
         Under a cap, calls in progress are held: if the process is killed, nobody will know whether
         they were billed.
         """
-        held = self.held if self.limited else NOTHING
+        held = NOTHING
+        if self.limited:
+            held = self.held.minus(self.in_jobs)  # which the store counts with their jobs
         return Recorded(
             self.spent.tokens - self.lost.tokens,
             self.spent.cost,
             self.lost.tokens,
-            held.tokens,
+            max(0, held.tokens),
             max(0.0, held.cost),
         )
 
@@ -283,7 +293,7 @@ class Ledger:
             turns = reservation.turns
             reservation.forecast = Money(amount.tokens * turns, amount.cost * turns)
             reservation.guessed = True
-        is_next = not self._waiting or reservation.begun
+        is_next = not self._waiting or reservation.begun or reservation.resumed != NOTHING
         if is_next and self._fits(reservation, amount):
             self._grant(reservation, amount)
             return True
@@ -304,13 +314,13 @@ class Ledger:
         if not self.calls and (reservation.begun or reservation.guessed):
             # Nothing is in progress: what other conversations may still take must not stop one that
             # has room for a turn, nor a guess the first one, which will show what one takes.
-            return self._under_caps(amount)
-        elsewhere = self._outstanding.minus(reservation.outstanding)
+            return self._under_caps(amount.minus(reservation.resumed))
+        elsewhere = self._outstanding.minus(reservation.outstanding).minus(reservation.resumed)
         return self._under_caps(elsewhere.plus(reservation.outstanding_with(amount)))
 
     def _under_caps(self, amount: Money) -> bool:
         """Tell whether this amount, with everything spent, is under the caps."""
-        total = self.before.plus(self.spent).plus(amount)
+        total = self.before.plus(self.jobs).plus(self.spent).plus(amount)
         if self.max_tokens is not None and total.tokens > self.max_tokens:
             return False
         # Sums of floats that should be equal differ in the last digits.
@@ -319,6 +329,10 @@ class Ledger:
     def _grant(self, reservation: Reservation, amount: Money) -> None:
         reservation.calling = True
         self.calls += 1
+        # From here on the call holds what its requests in jobs have held.
+        self.jobs = self.jobs.minus(reservation.resumed)
+        self.put_in_jobs(reservation, reservation.resumed)
+        reservation.resumed = NOTHING
         self._hold(reservation, amount, reservation.outstanding_with(amount))
 
     def _hold(self, reservation: Reservation, held: Money, outstanding: Money) -> None:
@@ -327,6 +341,11 @@ class Ledger:
         self._outstanding = self._outstanding.plus(outstanding).minus(reservation.outstanding)
         reservation.held = held
         reservation.outstanding = outstanding
+
+    def put_in_jobs(self, reservation: Reservation, amount: Money) -> None:
+        """Note how much of what a call holds the store counts as requests in jobs."""
+        self.in_jobs = self.in_jobs.plus(amount).minus(reservation.in_jobs)
+        reservation.in_jobs = amount
 
     def settle(self, reservation: Reservation, bill: Bill | None) -> None:
         """Count the bill of a call that has ended, and release what it held.
@@ -348,6 +367,7 @@ class Ledger:
             self.check_bill(bill, reservation.limit)
             self._check_cost(bill, reservation)
         self._end_call(reservation)
+        self.put_in_jobs(reservation, NOTHING)
         self._hold(reservation, NOTHING, reservation.outstanding_with(NOTHING))
         self._grant_waiting()
 
@@ -436,7 +456,7 @@ class Ledger:
         """Return what is left of the caps, minus calls in progress; None without a cap."""
         if not self.limited:
             return None
-        taken_up = self.before.plus(self.spent).plus(self._outstanding)
+        taken_up = self.before.plus(self.jobs).plus(self.spent).plus(self._outstanding)
         tokens = MOST
         if self.max_tokens is not None:
             tokens = max(0, self.max_tokens - taken_up.tokens)
@@ -522,7 +542,8 @@ def opened_ledger(study: StudySpec, store: Store) -> Ledger:
         return Ledger(study.max_tokens, study.max_cost)
     before = Money(*store.spent_by_runs(study.name))
     held = Money(*store.held_by_runs(study.name))
-    return Ledger(study.max_tokens, study.max_cost, before, held)
+    jobs = Money(*store.held_by_jobs(study.name))
+    return Ledger(study.max_tokens, study.max_cost, before, held, jobs=jobs)
 
 
 class Account(NamedTuple):

@@ -154,6 +154,7 @@ def plan(study: StudySpec, path: Path) -> Plan:
         spent = Money()
         if store and study.cap_per == "study":
             spent = Money(*store.spent_by_runs(study.name))
+            spent = spent.plus(Money(*store.held_by_jobs(study.name)))
     finally:
         if store:
             store.close()

@@ -55,6 +55,7 @@ class Tally:
     too_few: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     stop: Stop | None = None  # whether the run was asked to stop
     started: float = field(default_factory=monotonic)
+    in_jobs: dict[str, int] = field(default_factory=dict)  # requests in batch jobs, by model
     # the last report of each preparation, by model
     making: dict[str, Progress] = field(default_factory=dict)
     made_seconds: float = 0.0  # in which models were made and nothing was answered

@@ -16,13 +16,14 @@ from contextlib import AsyncExitStack
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from ponder.core import Attempt, Model, Problem, Served, UserError
-from ponder.core.wrapped import making_cost
+from ponder.core import Attempt, Batched, Model, Problem, Served, UserError
+from ponder.core.wrapped import making_cost, server_of
 from ponder.run import caps
 from ponder.run.attempt import PendingAttempt, Run, ask
 from ponder.run.caps import LedgerTill
 from ponder.run.executors import Executor
 from ponder.run.interrupt import Stop, Stopped
+from ponder.run.jobs import OpenRequests, StoredJobs
 from ponder.run.prepare import Preparations
 from ponder.run.progress import Tally
 from ponder.store.store import Store
@@ -63,7 +64,19 @@ async def run(
         till = LedgerTill(tally.ledger, writer.flush, tally.retried)
         preparations = Preparations(executor, stop, tally.report, till)
         trials = _trials(study, cells)
-        shared = Run(store, writer, tally, stop, preparations, executor, trials, study.where)
+        earlier = OpenRequests(store, tally.ledger, study.name)
+        shared = Run(
+            store,
+            writer,
+            tally,
+            stop,
+            preparations,
+            earlier,
+            executor,
+            trials,
+            study.where,
+            study.name,
+        )
         work = asyncio.create_task(_ask_everything(cells, shared))
         timer = asyncio.create_task(stop.out_of_time())
         try:
@@ -195,6 +208,7 @@ async def _opened(cells: Sequence[StudyCell], run: Run, stack: AsyncExitStack) -
     hosted = run.executor.hosted(cells, model) if run.executor else model
     if hosted is model:
         await run.preparations.start(cell, model)
+        _keep_jobs(model, cell, run)
         return await stack.enter_async_context(model)
     label = cell.label.model
     needs = cell.hosting.needs(cell.model)
@@ -203,6 +217,14 @@ async def _opened(cells: Sequence[StudyCell], run: Run, stack: AsyncExitStack) -
         return await run.stop.unless_asked(stack.enter_async_context(hosted))
     finally:
         run.tally.report(label, None)
+
+
+def _keep_jobs(model: Model, cell: StudyCell, run: Run) -> None:
+    """Have the batch jobs of a model remembered in the store."""
+    server = server_of(model)
+    if isinstance(server, Batched):
+        study = run.study
+        server.jobs = StoredJobs(run.earlier, run.writer, run.tally, study, cell.label.model)
 
 
 async def _together(work: Iterable[Coroutine[Any, Any, None]], stop: Stop) -> None:

@@ -102,8 +102,9 @@ def open_session(
 
 def _release_lost(study: StudySpec, store: Store, notify: Callable[[str], object]) -> None:
     """Count as not spent what was in flight when runs of the study were killed."""
-    tokens, _ = store.held_by_runs(study.name)
+    tokens = store.held_by_runs(study.name)[0] + store.held_by_jobs(study.name)[0]
     store.release_held(study.name)
+    store.forget_jobs(study.name)
     notify(f"{tokens:,} tokens of calls in flight when runs were killed are counted as not spent")
 
 

@@ -27,7 +27,17 @@ import msgspec
 from ponder.core import Problem, UserError
 from ponder.store import schema
 from ponder.store.file import DamagedStore, connect, errors, recover
-from ponder.store.schema import CELL, PROBLEM, PUT_ATTEMPT, PUT_STUDY, PUT_TURN, SPENT, digest
+from ponder.store.schema import (
+    CELL,
+    PROBLEM,
+    PUT_ATTEMPT,
+    PUT_JOB,
+    PUT_JOB_REQUEST,
+    PUT_STUDY,
+    PUT_TURN,
+    SPENT,
+    digest,
+)
 
 _UNREADABLE = (ValueError, TypeError, zlib.error, RecursionError, msgspec.MsgspecError)
 # the second if SQLite's message quotes damaged bytes
@@ -295,6 +305,7 @@ class _NewStore:
             for number, (key, spec, making_cost, _) in old.cells.items():
                 cells[number] = self._copy_cell(key, spec, making_cost)
             problems: dict[int, int] = {}
+            self._copy_jobs(old)
             for number in sorted(old.attempts):
                 cell, problem, *grade_and_bill = old.row("attempt", number)
                 if problem not in problems:
@@ -317,6 +328,16 @@ class _NewStore:
         row_id, tokens = existing
         if (spent[0] or 0) > (tokens or 0):
             self._db.execute(SPENT, (*spent, digest(*run, *spent), row_id))
+
+    def _copy_jobs(self, old: Scan) -> None:
+        """Add the jobs that wait at a provider."""
+        if not schema.has_jobs(old.version):
+            return
+        for job in old.db.execute("SELECT id, study, server, remote, created FROM main.job"):
+            self._db.execute(PUT_JOB, job)
+        sql = "SELECT id, job, attempt, tokens, cost FROM main.job_request"
+        for request in old.db.execute(sql):
+            self._db.execute(PUT_JOB_REQUEST, request)
 
     def _copy_cell(self, key: bytes, spec: str, making_cost: str | None) -> int:
         values = (key, spec, making_cost)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ponder.core import Ended
 
-VERSION = 5
+VERSION = 6
 OLDEST = 4  # version that can be read
 APPLICATION = 0x506F6E64  # "Pond", since version 4: tells a store from any other SQLite file
 # New columns go to the end, where an upgrade adds them too.
@@ -38,6 +38,13 @@ CREATE TABLE turn (
     prompt_tokens INTEGER, thinking_tokens INTEGER, answer_tokens INTEGER, seconds REAL,
     counted_by TEXT, measures TEXT, cached_tokens INTEGER DEFAULT 0, digest INTEGER,
     PRIMARY KEY (attempt, position));
+"""
+# Since version 6: the jobs that wait at a provider, and the requests in them that are not answered.
+# Each counts as spent at the most that it may take. They are few, and gone when they are answered.
+JOBS = """
+CREATE TABLE job (id TEXT PRIMARY KEY, study TEXT, server TEXT, remote TEXT, created REAL);
+CREATE TABLE job_request (
+    id TEXT PRIMARY KEY, job TEXT, attempt TEXT, tokens INTEGER, cost REAL);
 """
 # The columns of a row that its digest is made from, in this order.
 STUDY = "name, resolved, started, tokens, cost, lost_tokens, held_tokens, held_cost"
@@ -70,6 +77,9 @@ PUT_ATTEMPT = f"""INSERT INTO attempt ({ATTEMPT}, digest)
 PUT_STUDY = f"INSERT INTO study ({STUDY}, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 SPENT = """UPDATE study SET tokens = ?, cost = ?, lost_tokens = ?, held_tokens = ?, held_cost = ?,
     digest = ? WHERE rowid = ?"""
+PUT_JOB = "INSERT OR REPLACE INTO job (id, study, server, remote, created) VALUES (?, ?, ?, ?, ?)"
+PUT_JOB_REQUEST = """INSERT OR REPLACE INTO job_request (id, job, attempt, tokens, cost)
+    VALUES (?, ?, ?, ?, ?)"""
 PUT_TURN = (
     f"INSERT OR REPLACE INTO turn ({TURN}, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
@@ -106,7 +116,7 @@ _TURN_TYPES: tuple[Any, ...] = (int, int, (bytes, NoneType), str, str, *_BILL, (
 
 def create() -> str:
     """Return the SQL that makes an empty file a store."""
-    return _as_current_version(SCHEMA)
+    return _as_current_version(SCHEMA + JOBS)
 
 
 def upgrade(version: int) -> str:
@@ -114,6 +124,8 @@ def upgrade(version: int) -> str:
     sql = ""
     for table, column, kind in _columns_after(version):
         sql += f"ALTER TABLE {table} ADD COLUMN {column} {kind} DEFAULT NULL; "
+    if not has_jobs(version):
+        sql += JOBS
     return _as_current_version(sql)
 
 
@@ -134,8 +146,10 @@ def _columns_after(version: int) -> list[tuple[str, str, str]]:
 def views(version: int) -> str:
     """Return the same for a store that is only read. Version 0 is an empty file."""
     if version == 0:
-        return SCHEMA.replace("CREATE TABLE", "CREATE TEMP TABLE")
+        return (SCHEMA + JOBS).replace("CREATE TABLE", "CREATE TEMP TABLE")
     sql = ""
+    if not has_jobs(version):
+        sql = JOBS.replace("CREATE TABLE", "CREATE TEMP TABLE")
     for table in dict.fromkeys(table for table, _, _ in _columns_after(version)):
         names = columns(table, version)
         sql += f"CREATE TEMP VIEW {table} AS SELECT {names} FROM main.{table}; "
@@ -168,6 +182,11 @@ def missing(version: int, tables: dict[str, set[str]]) -> list[str]:
             if (table, column) not in later and column not in tables.get(table, ()):
                 names.append(f"{table}.{column}")
     return names
+
+
+def has_jobs(version: int) -> bool:
+    """Return whether a store of a version has the tables of jobs."""
+    return version >= 6
 
 
 def digest(*row: Any) -> int:

@@ -35,6 +35,8 @@ from ponder.store.schema import (
     ATTEMPT,
     PROBLEM,
     PUT_ATTEMPT,
+    PUT_JOB,
+    PUT_JOB_REQUEST,
     PUT_STUDY,
     PUT_TURN,
     SPENT,
@@ -76,6 +78,7 @@ class Done(NamedTuple):
     position: int  # of the problem in the cell's fixed order of problems
     attempt: Attempt
     stored: int = 0  # how many of its turns the store already holds
+    answered: tuple[str, ...] = ()  # requests in jobs whose answers are in these turns
 
 
 class Stored(NamedTuple):
@@ -94,6 +97,26 @@ class Recorded(NamedTuple):
     lost_tokens: int  # of tries without an answer that may have been billed, at most
     held_tokens: int  # of the calls in progress, at most
     held_cost: float
+
+
+class JobRequest(NamedTuple):
+    """A request in a job, and the most that it may take."""
+
+    id: str
+    attempt: str  # which attempt it belongs to: its cell, problem and sample
+    tokens: int
+    cost: float
+
+
+class StoredJob(NamedTuple):
+    """A job that waits at a provider, and those of its requests whose answers aren't stored."""
+
+    id: str
+    study: str
+    server: str
+    remote: str  # the provider's id; "" until the provider has confirmed it
+    created: float  # seconds since 1970
+    requests: tuple[JobRequest, ...] = ()
 
 
 class Store:
@@ -270,16 +293,80 @@ class Store:
             for run, tokens, cost, lost_tokens in self._db.execute(sql, (name,)).fetchall():
                 self._record_spent(run, Recorded(int(tokens), cost, int(lost_tokens), 0, 0.0))
 
+    def jobs(self) -> list[StoredJob]:
+        """Return the jobs with requests that are not answered."""
+        requests: dict[str, list[JobRequest]] = {}
+        jobs = []
+        with self._one_at_a_time, self._reading():
+            sql = "SELECT job, id, attempt, tokens, cost FROM job_request ORDER BY rowid"
+            for job, *row in self._db.execute(sql):
+                requests.setdefault(job, []).append(JobRequest(*row))
+            sql = "SELECT id, study, server, remote, created FROM job"
+            for job_id, study, server, remote, created in self._db.execute(sql):
+                if job_id in requests:
+                    rows = tuple(requests[job_id])
+                    jobs.append(StoredJob(job_id, study, server, remote, created, rows))
+        return jobs
+
+    def held_by_jobs(self, name: str) -> tuple[int, float]:
+        """Return an upper bound on tokens and cost of a study's requests in jobs."""
+        sql = """SELECT TOTAL(tokens), TOTAL(cost) FROM job_request
+                 JOIN job ON job.id = job_request.job WHERE study = ?"""
+        with self._one_at_a_time, self._reading():
+            tokens, cost = self._db.execute(sql, (name,)).fetchone()
+            return int(tokens), float(cost)
+
+    def forget_jobs(self, name: str) -> None:
+        """Forget the jobs of a study, and count them as not billed."""
+        with self._transaction():
+            for (job,) in self._db.execute(
+                "SELECT id FROM job WHERE study = ?", (name,)
+            ).fetchall():
+                self._forget_job(job)
+
+    def _forget_job(self, job: str) -> None:
+        self._db.execute("DELETE FROM job_request WHERE job = ?", (job,))
+        self._db.execute("DELETE FROM job WHERE id = ?", (job,))
+
+    def _put_job(self, job: StoredJob) -> None:
+        """Store a job; one without requests, which its provider never got, is forgotten."""
+        if not job.requests:
+            self._forget_job(job.id)
+            return
+        self._db.execute(PUT_JOB, job[:5])
+        for request in job.requests:
+            row = (request.id, job.id, request.attempt, request.tokens, float(request.cost))
+            self._db.execute(PUT_JOB_REQUEST, row)
+
+    def _take_from_job(self, request: str) -> None:
+        """Forget a request whose answer is stored, and its job if it was the last."""
+        sql = "DELETE FROM job_request WHERE id = ? RETURNING job"
+        row = self._db.execute(sql, (request,)).fetchone()
+        if row is None:
+            return
+        sql = (
+            "DELETE FROM job WHERE id = ? AND NOT EXISTS (SELECT 1 FROM job_request WHERE job = ?)"
+        )
+        self._db.execute(sql, (row[0], row[0]))
+
     def add(
-        self, batch: Sequence[Done], run: int | None = None, spent: Recorded | None = None
+        self,
+        batch: Sequence[Done],
+        run: int | None = None,
+        spent: Recorded | None = None,
+        jobs: Sequence[StoredJob] = (),
     ) -> None:
-        """Store attempts in one transaction, with what the run has spent.
+        """Store attempts and jobs in one transaction, with what the run has spent.
 
         An attempt with the same key is replaced.
         """
         with self._transaction():
+            for job in jobs:
+                self._put_job(job)
             for done in batch:
                 self._add(done)
+                for request in done.answered:
+                    self._take_from_job(request)
             if run is not None and spent is not None:
                 self._record_spent(run, spent)
 
@@ -584,7 +671,7 @@ class Store:
         read_row = f"SELECT {ATTEMPT} FROM attempt WHERE id = ?"
         update_digest = "UPDATE attempt SET digest = ? WHERE id = ?"
         with self._transaction():
-            for cell, position, attempt, _ in changes:
+            for cell, position, attempt, *_ in changes:
                 values = (
                     status_of(attempt.ended),
                     int(attempt.correct),

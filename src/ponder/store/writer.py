@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Self
 
 from ponder.core import UserError
-from ponder.store.store import Done, Recorded, Store
+from ponder.store.store import Done, Recorded, Store, StoredJob
 
 SYNC_SECONDS = 0.25
 MAX_WAITING = (
@@ -36,6 +36,7 @@ class Writer:
         self._store, self._run, self._spent = store, run, spent
         self.stored = 0  # attempts that have ended and are committed
         self._batch: list[Done] = []
+        self._jobs: list[StoredJob] = []
         self._arrived, self._changed = asyncio.Event(), asyncio.Event()
         # how often somebody asked to have everything stored, and up to which it is
         self._asked = self._kept = 0
@@ -59,6 +60,11 @@ class Writer:
             await self._until(lambda: len(self._batch) < MAX_WAITING)
         if self.work.done():
             await self.work  # raises the error that ended it, such as a full disk
+
+    async def put_job(self, job: StoredJob) -> None:
+        """Store a job, and wait until it is stored."""
+        self._jobs.append(job)
+        await self.flush()
 
     async def flush(self) -> None:
         """Wait until everything is stored: attempts, and what the run has spent by now."""
@@ -87,12 +93,14 @@ class Writer:
                 ended = self._ended
                 batch = self._batch
                 self._batch = []
+                jobs = self._jobs
+                self._jobs = []
                 requests = self._asked
                 sync = ended or monotonic() - synced >= SYNC_SECONDS
                 spent = None
                 if batch or sync or requests > self._kept:
                     spent = self._spent()
-                await loop.run_in_executor(self._thread, self._commit, batch, spent, sync)
+                await loop.run_in_executor(self._thread, self._commit, batch, spent, jobs, sync)
                 if sync:
                     synced = monotonic()
                 self._kept = requests
@@ -101,10 +109,12 @@ class Writer:
             self._changed.set()
             self._thread.shutdown()
 
-    def _commit(self, batch: list[Done], spent: Recorded | None, sync: bool) -> None:
+    def _commit(
+        self, batch: list[Done], spent: Recorded | None, jobs: list[StoredJob], sync: bool
+    ) -> None:
         if spent:
             try:
-                self._store.add(batch, self._run, spent)
+                self._store.add(batch, self._run, spent, jobs)
                 self._count(batch)
             except UserError:
                 raise

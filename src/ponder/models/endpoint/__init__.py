@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
 from ponder.core import (
+    Batched,
     Completion,
     EnvVar,
     Model,
@@ -55,6 +56,12 @@ PROTOCOLS: dict[str, type[Protocol]] = {
     "gemini": Gemini,
 }
 LOCAL = "http://127.0.0.1:8000/v1"  # where vLLM and SGLang listen by default
+# The providers with batch jobs, and their protocols.
+BATCH_ROUTES = {("openai", "chat"), ("openai", "responses"), ("anthropic", "anthropic")}
+BATCH_CONCURRENCY = (
+    10_000  # requests in progress at least: a job takes as long with one as with all
+)
+BATCH_DISCOUNT = 0.5
 
 POSITIVE = (
     "concurrency",
@@ -70,7 +77,7 @@ NOT_NEGATIVE = ("retries", "temperature", "top_p")
 
 
 @dataclass(kw_only=True)
-class Endpoint(Model, Served, Sampled, BudgetsThinking):
+class Endpoint(Model, Served, Sampled, BudgetsThinking, Batched):
     id: str  # the model's name on the server
     # the server's address, without the page; a list: they share the load
     url: str | tuple[str, ...] = LOCAL
@@ -95,7 +102,10 @@ class Endpoint(Model, Served, Sampled, BudgetsThinking):
     headers: dict[str, str] = field(default_factory=dict, metadata={"not_in_key": True})
     # a tokenizer.json or a hub id, to count thinking tokens if the server doesn't
     tokenizer: str = not_in_key("")
-    # requests in progress at once, at all servers together; at most llama.cpp's slots
+    # send requests in batch jobs, at half the price: answers within 24 hours (OpenAI, Anthropic)
+    batch: bool = not_in_key(False)
+    # requests in progress at once, at all servers together; at most llama.cpp's slots. With
+    # `batch`, at least 10,000
     concurrency: int = not_in_key(32)
     # check that the server can be reached when a run starts; false: only ask for replies
     probe: bool = not_in_key(True)
@@ -121,6 +131,11 @@ class Endpoint(Model, Served, Sampled, BudgetsThinking):
         check_body(self.body)
         self._check_urls()
         self._check_protocol()
+        if self.batch:
+            self._check_batch()
+            self.concurrency = max(self.concurrency, BATCH_CONCURRENCY)
+            if self.prices:
+                self.prices = replace(self.prices, discount=BATCH_DISCOUNT)
         for name in ("temperature", "top_p"):
             if name in self.body and getattr(self, name) is not None:
                 raise UserError(f"{name} is given twice", hint="leave it out of `body`")
@@ -154,6 +169,23 @@ class Endpoint(Model, Served, Sampled, BudgetsThinking):
         for name in protocol(self).dials():
             if name in self.body and not isinstance(self.body[name], dict):
                 raise UserError(f"`{name}` is given twice", hint="leave it out of `body`")
+
+    def _check_batch(self) -> None:
+        if not self.can_batch():
+            name = self.provider_name or self.urls[0]
+            message = f"{name} has no batch jobs in the protocol `{self.protocol_name}`"
+            hint = 'batch = true is for OpenAI and Anthropic: provider = "openai" or "anthropic"'
+            raise UserError(message, hint=hint)
+        if self.stream:
+            raise UserError("a batch job can't be streamed", hint="leave out `stream` or `batch`")
+        if len(self.urls) > 1:
+            raise UserError("batch jobs go to one server", hint="name one `url`")
+
+    def sends_batches(self) -> bool:
+        return self.batch
+
+    def can_batch(self) -> bool:
+        return (self.provider_name, self.protocol_name) in BATCH_ROUTES
 
     def _check_urls(self) -> None:
         example = 'url = "http://127.0.0.1:8000/v1"'

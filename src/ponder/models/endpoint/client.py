@@ -10,7 +10,7 @@ import random
 from asyncio import Lock, Semaphore, get_running_loop, sleep
 from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping
-from contextlib import nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -19,10 +19,12 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from ponder.core import Completion, ModelFailure, Prices, Request, Retry, UserError
+from ponder.core import Bill, Completion, ModelFailure, Prices, Request, Retry, UserError
 from ponder.core.plugins import closest
 from ponder.core.secrets import REFERENCE, Secrets, check_sendable
 from ponder.core.text import count, encodable
+from ponder.models.endpoint.batch import Batches
+from ponder.models.endpoint.batch_apis import AnthropicBatches, BatchApi, OpenAIBatches
 from ponder.models.endpoint.counting import ServerTokenizer, beside_v1, load_tokenizer
 from ponder.models.endpoint.failures import (
     NoAnswer,
@@ -58,6 +60,13 @@ from ponder.models.endpoint.timing import StreamTimes, stream_measures
 if TYPE_CHECKING:
     from ponder.models.endpoint import Endpoint
 
+BATCH_APIS: dict[str, type[BatchApi]] = {
+    "chat": OpenAIBatches,
+    "responses": OpenAIBatches,
+    "anthropic": AnthropicBatches,
+}
+# Of the pages of batch jobs: for the next bytes, not for all of them, which may be gigabytes.
+PATIENCE = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=300)
 MAX_BACK_OFF = 60.0  # seconds between two tries, unless the server asks for more
 ANOTHER_SERVER = 0.01  # seconds until the next try if another server is free
 MAX_MESSAGE = 2000  # characters of a server's text that a user is shown
@@ -189,6 +198,11 @@ class Client:
         for name, (url, headers) in zip(endpoint.urls, connections, strict=True):
             servers.append(self._server(name, url, headers))
         self.servers = Servers(servers)
+        self.batches: Batches | None = None
+        if endpoint.batch:
+            api = BATCH_APIS[endpoint.protocol_name](self)
+            name = f"{endpoint.protocol_name} {endpoint.urls[0]}"
+            self.batches = Batches(self, api, endpoint.jobs, name)
         return self
 
     def _open_session(self) -> aiohttp.ClientSession:
@@ -215,7 +229,11 @@ class Client:
         return Server(name, page, models, headers, tokenizer, beside_v1(url, "props"))
 
     async def __aexit__(self, *error: object) -> None:
-        await self._session.close()
+        try:
+            if self.batches:
+                await self.batches.close()
+        finally:
+            await self._session.close()
 
     # Before the first request
 
@@ -324,16 +342,18 @@ class Client:
         payload = msgspec.json.encode(fields)
         for tries in range(self.endpoint.retries + 1):
             try:
+                if self.batches:
+                    return await self._try_in_batch(self.batches, payload, budget, request)
                 return await self._try(payload, budget, request)
             except NoAnswer as failure:
-                wait, why = self._back_off(failure, tries)
+                wait, why = self.back_off(failure, tries)
                 request.observer.retried(request, Retry(failure.kind, why, failure.billed, wait))
                 if not wait:
                     raise ModelFailure(why) from None
             await sleep(wait)
         raise AssertionError("unreachable")
 
-    def _back_off(self, failure: NoAnswer, tries: int) -> tuple[float, str]:
+    def back_off(self, failure: NoAnswer, tries: int) -> tuple[float, str]:
         """Return the seconds until the next try, 0 if there is none, and why there is no answer."""
         max_wait = self.endpoint.max_wait
         if not failure.passing:
@@ -382,24 +402,58 @@ class Client:
                 server.answered()
             cost = bill(reply, clock() - started, self._count, prompt_estimate)
             self.rate_limit.end(charge, cost)
-        if cost.counted_by == "estimate" and self.endpoint.probe:
-            usage, prompt_estimate = await server.tokenizer.fill(
-                reply, request.messages, payload, prompt_estimate
-            )
-            reply = replace(reply, usage=usage)
-            cost = bill(reply, cost.seconds, self._count, prompt_estimate)
-        cost = replace(cost, slack=slack(reply, cost, budget, request.prompt_limit))
-        await self._check_name(server, reply.model, request)
+        reply, cost = await self._counted(server, reply, cost, payload, budget, request)
         measures = dict[str, float]()
         if times:
             measures = stream_measures(times, started, reply, cost)
-        if reply.summarized and reply.thinking:
-            measures["summarized"] = 1.0
         wait_seconds = cost.seconds - reply.measures.get("work_seconds", 0.0)
         if wait_seconds >= 0:  # else the server reports more time than the call took
             measures |= reply.measures
             if "work_seconds" in reply.measures:
                 measures["wait_seconds"] = wait_seconds
+        return self._completion(reply, cost, measures)
+
+    async def _try_in_batch(
+        self, batches: Batches, payload: bytes, budget: int | None, request: Request
+    ) -> Completion:
+        """Answer a request in a batch job; nobody knows how many seconds the reply took."""
+        (server,) = self.servers.all
+        line = await batches.ask(payload, request)
+        if not line.status:
+            raise NoAnswer(self.shown(line.why))
+        try:
+            reply = await self._read(server, line.status, line.content, {}, payload, request)
+        except Malformed as error:
+            raise NoAnswer(self.shown(str(error)), billed=True) from None
+        server.answered()
+        cost = bill(reply, 0.0, self._count, len(payload) // 3)
+        reply, cost = await self._counted(server, reply, cost, payload, budget, request)
+        return self._completion(reply, cost, {})
+
+    async def _counted(
+        self,
+        server: Server,
+        reply: Reply,
+        cost: Bill,
+        payload: bytes,
+        budget: int | None,
+        request: Request,
+    ) -> tuple[Reply, Bill]:
+        """Return a reply and its bill, with tokens counted by the server's tokenizer if need be."""
+        if cost.counted_by == "estimate" and self.endpoint.probe:
+            usage, prompt_estimate = await server.tokenizer.fill(
+                reply, request.messages, payload, len(payload) // 3
+            )
+            reply = replace(reply, usage=usage)
+            cost = bill(reply, cost.seconds, self._count, prompt_estimate)
+        cost = replace(cost, slack=slack(reply, cost, budget, request.prompt_limit))
+        await self._check_name(server, reply.model, request)
+        return reply, cost
+
+    def _completion(self, reply: Reply, cost: Bill, measures: dict[str, float]) -> Completion:
+        """Return a reply as the run takes it, without secrets."""
+        if reply.summarized and reply.thinking:
+            measures = {**measures, "summarized": 1.0}
         # A refusal stands where the transcript shows it and no grader reads it.
         thinking = self._secrets.redact(reply.thinking or reply.refusal, MIN_KEY)
         answer = self._secrets.redact(reply.answer, MIN_KEY)
@@ -462,13 +516,27 @@ class Client:
                 content = await read_all(chunks)
         except (aiohttp.ClientError, OSError) as error:
             raise broken(error, self._unreachable(server, error)) from None
-        status = response.status
+        return await self._read(
+            server, response.status, content, response.headers, payload, request
+        ), None
+
+    async def _read(
+        self,
+        server: Server,
+        status: int,
+        content: bytes,
+        headers: Mapping[str, str],
+        payload: bytes,
+        request: Request,
+    ) -> Reply:
+        """Return the reply in a response; raise `NoAnswer`, `Malformed`, or `WrongServer`."""
         if status == 200:
-            if is_web_page(response.content_type, content):
+            content_type = headers.get("Content-Type", "").partition(";")[0].strip().lower()
+            if is_web_page(content_type, content):
                 page = self.protocol.read_error(status, content).message
                 raise self._not_a_reply(server, page)
             try:
-                return self.protocol.read_body(request, content), None
+                return self.protocol.read_body(request, content)
             except NoReply as error:
                 if error.other_page:
                     raise self._not_a_reply(server, content.decode("utf-8", "replace")) from None
@@ -476,9 +544,39 @@ class Client:
                     raise
                 status = error.status
         elif status in (400, 403) and self.protocol.is_filtered(content):
-            return self.protocol.read_body(request, content), None
+            return self.protocol.read_body(request, content)
         refusal = self.protocol.read_error(status, content)
-        raise await self._refused(server, refusal, response.headers, payload)
+        raise await self._refused(server, refusal, headers, payload)
+
+    @asynccontextmanager
+    async def open_page(
+        self,
+        method: str,
+        page: str,
+        query: Mapping[str, str],
+        data: Any,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Request another page of the first server; raise `NoAnswer` or `WrongServer`."""
+        server = self.servers.all[0]
+        url = (server.models.parent / page).with_query(server.models.query).update_query(query)
+        headers = dict(server.headers)
+        if isinstance(data, aiohttp.FormData):
+            del headers["Content-Type"]  # the form has its own
+        try:
+            response = await self._session.request(
+                method, url, data=data, headers=headers, timeout=PATIENCE, allow_redirects=False
+            )
+        except (aiohttp.ClientError, OSError) as error:
+            raise broken(error, self._unreachable(server, error)) from None
+        async with response:
+            if response.status >= 300:
+                try:
+                    content = await read_all(response.content.iter_any())
+                except (aiohttp.ClientError, OSError, Malformed):
+                    content = b""
+                refusal = self.protocol.read_error(response.status, content)
+                raise await self._refused(server, refusal, response.headers)
+            yield response
 
     # Errors, as users see them
 

@@ -82,7 +82,7 @@ async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yield the data of each event of a stream; raise `TooLong` if the stream is too long."""
     data = list[bytes]()
     is_bare = False  # JSON without `data:`
-    async for line in _lines(limited(chunks, MAX_STREAMED)):
+    async for line in lines(limited(chunks, MAX_STREAMED)):
         field, _, value = line.partition(b":")
         if field in (b"data", b"\xef\xbb\xbfdata"):  # a byte order mark may open the stream
             data.append(value.removeprefix(b" "))
@@ -95,7 +95,8 @@ async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             data.append(line)
 
 
-async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the lines of a response, and an empty one at its end."""
     # pieces of a line, joined once, so that a line of 10 MB takes linear time
     unfinished = list[bytes]()
     async for chunk in chunks:

@@ -1,0 +1,296 @@
+"""The batch jobs of two providers: their pages, and how requests, states and results are written.
+
+OpenAI takes a file with a request per line, and writes two: replies and errors. Anthropic takes the
+requests in the body, and writes one file. OpenAI's jobs carry Ponder's id as metadata. Anthropic's
+have none, so a job is recognised by the ids of its requests, which are known when it has ended.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import aiohttp
+import msgspec
+
+from ponder.core import Job
+from ponder.models.endpoint.failures import NoAnswer
+from ponder.models.endpoint.reply import Malformed, as_count, decode_json
+from ponder.models.endpoint.stream import lines, read_all
+
+if TYPE_CHECKING:
+    from ponder.models.endpoint.client import Client
+
+METADATA = "ponder_job"  # the key of Ponder's id in OpenAI's metadata
+CLOCKS = 3600.0  # seconds that the provider's clock may be behind this one
+PAGE = 100  # jobs per page of a list
+# HTTP statuses of Anthropic's errors; any other is a 400.
+STATUSES = {
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+
+
+class Line(NamedTuple):
+    """What a job's results say about one request: a response, or why there is none."""
+
+    status: int  # HTTP status; 0 if the request was not processed
+    content: bytes = b""
+    why: str = ""  # it was not processed
+
+
+class State(NamedTuple):
+    """How far a job is."""
+
+    ended: bool
+    pages: tuple[str, ...] = ()  # of its results
+    # why it was refused as a whole, by the line of the request; None: no line in particular
+    errors: Mapping[int | None, str] = {}
+    too_many: bool = False  # whether it was refused because too much waits already
+
+
+class Search(NamedTuple):
+    """Whether a provider has a job."""
+
+    remote: str = ""  # the provider's id, if it was found
+    undecided: bool = False  # a job that isn't readable yet may be it
+
+
+class BatchApi(ABC):
+    """The pages of a provider's batch jobs."""
+
+    max_requests: ClassVar[int]
+    max_bytes: ClassVar[int]
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    @abstractmethod
+    def line(self, name: str, payload: bytes) -> bytes:
+        """Return a request of a job; `name` is its id in the results."""
+
+    @abstractmethod
+    async def create(self, job: Job, requests: Sequence[bytes]) -> str:
+        """Send a job and return the provider's id."""
+
+    @abstractmethod
+    async def find(self, job: Job, known: Collection[str]) -> Search:
+        """Look for a job that may have been sent; `known` are the provider's ids of others."""
+
+    @abstractmethod
+    async def state(self, remote: str) -> State:
+        """Return how far a job is."""
+
+    @abstractmethod
+    def read_line(self, content: bytes) -> tuple[str, Line]:
+        """Return the id of a request and its result; raise `msgspec.DecodeError`."""
+
+    async def results(self, state: State) -> AsyncIterator[tuple[str, Line]]:
+        """Yield the results of a job that has ended, by the ids of their requests."""
+        for page in state.pages:
+            async with self._open("GET", page) as response:
+                try:
+                    async for content in lines(response.content.iter_any()):
+                        try:
+                            named_line = self.read_line(content)
+                        except (msgspec.DecodeError, UnicodeDecodeError):
+                            continue  # an empty line, or one that can't be read
+                        yield named_line
+                except (aiohttp.ClientError, OSError) as error:
+                    raise NoAnswer(self._client.shown(f"lost the results: {error}")) from None
+
+    @asynccontextmanager
+    async def _open(
+        self, method: str, page: str, query: Mapping[str, str] | None = None, data: Any = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        async with self._client.open_page(method, page, query or {}, data) as response:
+            yield response
+
+    async def _json(
+        self, method: str, page: str, query: Mapping[str, str] | None = None, data: Any = None
+    ) -> dict[str, Any]:
+        async with self._open(method, page, query, data) as response:
+            try:
+                content = await read_all(response.content.iter_any())
+                table = decode_json(content, msgspec.json.Decoder(dict[str, Any]))
+            except (Malformed, aiohttp.ClientError, OSError) as error:
+                raise NoAnswer(self._client.shown(str(error)), billed=True) from None
+        return table
+
+    async def _listed(self, page: str, after: str, since: float) -> AsyncIterator[dict[str, Any]]:
+        """Yield the jobs that were created since a moment, the newest first."""
+        query = {"limit": str(PAGE)}
+        while True:
+            table = await self._json("GET", page, query)
+            for job in table.get("data") or []:
+                if _seconds(job.get("created_at")) < since:
+                    return
+                yield job
+            if not table.get("has_more") or not table.get("last_id"):
+                return
+            query[after] = str(table["last_id"])
+
+
+def _seconds(moment: Any) -> float:
+    """Return a moment in seconds since 1970, from a number or a text such as RFC 3339's."""
+    if isinstance(moment, str):
+        return datetime.fromisoformat(moment).timestamp()
+    return float(moment or 0)
+
+
+class _Response(msgspec.Struct):
+    status_code: int = 0
+    body: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _OpenAILine(msgspec.Struct):
+    custom_id: str
+    response: _Response | None = None
+    error: Any = None
+
+
+class OpenAIBatches(BatchApi):
+    """OpenAI's batches, of chat completions or responses."""
+
+    max_requests = 50_000
+    max_bytes = 200 * 10**6
+    _decoder = msgspec.json.Decoder(_OpenAILine)
+
+    def line(self, name: str, payload: bytes) -> bytes:
+        page = f"/v1/{self._client.protocol.page}"
+        head = {"custom_id": name, "method": "POST", "url": page}
+        return msgspec.json.encode({**head, "body": msgspec.Raw(payload)})
+
+    async def create(self, job: Job, requests: Sequence[bytes]) -> str:
+        form = aiohttp.FormData()
+        form.add_field("purpose", "batch")
+        content = b"\n".join(requests) + b"\n"
+        form.add_field("file", content, filename=f"ponder-{job.id}.jsonl")
+        file = await self._json("POST", "files", data=form)
+        body = {
+            "input_file_id": file.get("id"),
+            "endpoint": f"/v1/{self._client.protocol.page}",
+            "completion_window": "24h",
+            "metadata": {METADATA: job.id},
+        }
+        batch = await self._json("POST", "batches", data=msgspec.json.encode(body))
+        return _remote(batch)
+
+    async def find(self, job: Job, known: Collection[str]) -> Search:  # noqa: ARG002 the metadata tell
+        async for batch in self._listed("batches", "after", job.created - CLOCKS):
+            if (batch.get("metadata") or {}).get(METADATA) == job.id:
+                return Search(_remote(batch))
+        return Search()
+
+    async def state(self, remote: str) -> State:
+        batch = await self._json("GET", f"batches/{remote}")
+        status = batch.get("status")
+        if status == "failed":
+            return _refused_by_openai(batch)
+        pages = []
+        for field in ("output_file_id", "error_file_id"):
+            if batch.get(field):
+                pages.append(f"files/{batch[field]}/content")
+        return State(status in ("completed", "expired", "cancelled"), tuple(pages))
+
+    def read_line(self, content: bytes) -> tuple[str, Line]:
+        line = self._decoder.decode(content)
+        if line.response is not None:
+            return line.custom_id, Line(line.response.status_code, bytes(line.response.body))
+        return line.custom_id, Line(0, why=_message(line.error))
+
+
+def _refused_by_openai(batch: Mapping[str, Any]) -> State:
+    errors: dict[int | None, str] = {}
+    too_many = False
+    for error in (batch.get("errors") or {}).get("data") or []:
+        number = as_count(error.get("line")) or None
+        errors.setdefault(number, _message(error))
+        too_many = too_many or error.get("code") == "token_limit_exceeded"
+    return State(ended=True, errors=errors or {None: "it gives no reason"}, too_many=too_many)
+
+
+class _Result(msgspec.Struct):
+    type: str
+    message: msgspec.Raw = msgspec.Raw(b"{}")
+    error: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _AnthropicLine(msgspec.Struct):
+    custom_id: str
+    result: _Result
+
+
+class AnthropicBatches(BatchApi):
+    """Anthropic's message batches."""
+
+    max_requests = 100_000
+    max_bytes = 250 * 10**6  # 256 MB with what is around the requests
+    _decoder = msgspec.json.Decoder(_AnthropicLine)
+
+    def line(self, name: str, payload: bytes) -> bytes:
+        return msgspec.json.encode({"custom_id": name, "params": msgspec.Raw(payload)})
+
+    async def create(self, job: Job, requests: Sequence[bytes]) -> str:  # noqa: ARG002 it has no metadata
+        content = b'{"requests":[' + b",".join(requests) + b"]}"
+        return _remote(await self._json("POST", "messages/batches", data=content))
+
+    async def find(self, job: Job, known: Collection[str]) -> Search:
+        undecided = False
+        async for batch in self._listed("messages/batches", "after_id", job.created - CLOCKS):
+            remote = _remote(batch)
+            counts = batch.get("request_counts") or {}
+            if remote in known or sum(counts.values()) != len(job.requests):
+                continue
+            if batch.get("processing_status") != "ended":
+                undecided = True
+                continue
+            if batch.get("archived_at"):
+                continue
+            async for name, _ in self.results(await self.state(remote)):
+                if name.startswith(f"{job.id}-"):
+                    return Search(remote)
+                break
+        return Search(undecided=undecided)
+
+    async def state(self, remote: str) -> State:
+        batch = await self._json("GET", f"messages/batches/{remote}")
+        # Not `results_url`: the key would be sent wherever it leads.
+        page = f"messages/batches/{remote}/results"
+        return State(batch.get("processing_status") == "ended", (page,))
+
+    def read_line(self, content: bytes) -> tuple[str, Line]:
+        line = self._decoder.decode(content)
+        result = line.result
+        if result.type == "succeeded":
+            return line.custom_id, Line(200, bytes(result.message))
+        if result.type == "errored":
+            error = msgspec.json.decode(result.error, type=dict[str, Any])
+            kind = (error.get("error") or {}).get("type", "")
+            return line.custom_id, Line(STATUSES.get(kind, 400), bytes(result.error))
+        return line.custom_id, Line(0, why=f"the batch job has {result.type}")
+
+
+def _remote(batch: Mapping[str, Any]) -> str:
+    """Return the provider's id of a job."""
+    remote = batch.get("id")
+    # It becomes a part of an address.
+    if not isinstance(remote, str) or not remote.replace("_", "").replace("-", "").isalnum():
+        raise NoAnswer("the server's reply has no id of a batch job", billed=True)
+    return remote
+
+
+def _message(error: Any) -> str:
+    if not isinstance(error, Mapping):
+        return str(error)
+    return f"{error.get('code')}: {error.get('message')}"
