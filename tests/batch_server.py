@@ -77,7 +77,9 @@ class BatchServer:
                     error = {"error": {"message": f"fault {fault}", "type": "fault"}}
                     return int(fault), protocol.error(int(fault), f"fault {fault}") or error
         try:
-            reply, length = self.server.said(protocol, body)
+            messages = protocol.messages(body)
+            length = self.server.length(protocol, messages, body)
+            reply = self.server.said(protocol, messages, length, body)
         except web.HTTPException as refused:
             return refused.status, json.loads(refused.text or "{}")
         await self.server.count(billed=1, billed_tokens=length.tokens, answered=1)

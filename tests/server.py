@@ -275,11 +275,7 @@ class Server:
         if refused := self.refused(protocol):
             return refused
         messages = protocol.messages(body)
-        budget = protocol.budget(body)
-        lengths = self.faults.get("lengths")
-        if lengths and self.faults.get("honours"):
-            lengths = dialled(lengths, body)
-        length = length_of(messages, body.get("seed"), budget, lengths)
+        length = self.length(protocol, messages, body)
         streams = protocol.streams(request, body) and not self.faults.get("no_stream")
         fault = self.drawn_fault()
         if fault not in REFUSALS:
@@ -292,7 +288,7 @@ class Server:
         )
         await self.hold()
         await self.count(answered=1)
-        said, _ = self.said(protocol, body)
+        said = self.said(protocol, messages, length, body)
         if "raw_file" in self.faults:
             return web.Response(body=self.raw, content_type="application/json")
         if not streams:
@@ -303,12 +299,17 @@ class Server:
             await response.write(written)
         return response
 
-    def said(self, protocol: Any, body: dict[str, Any]) -> tuple[dict[str, Any], Length]:
-        """The body of a response to a request, and its length."""
-        messages = protocol.messages(body)
-        length = length_of(
-            messages, body.get("seed"), protocol.budget(body), self.faults.get("lengths")
-        )
+    def length(self, protocol: Any, messages: list[Any], body: dict[str, Any]) -> Length:
+        """How much the reply to a request thinks and says."""
+        lengths = self.faults.get("lengths")
+        if lengths and self.faults.get("honours"):
+            lengths = dialled(lengths, body)
+        return length_of(messages, body.get("seed"), protocol.budget(body), lengths)
+
+    def said(
+        self, protocol: Any, messages: list[Any], length: Length, body: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The body of the response to a request."""
         self.prompts[messages[-1]["content"]] += 1
         thinking = self.faults.get("thinking", "adding up")
         said = protocol.reply(solved(messages), thinking, length, body)
@@ -317,7 +318,7 @@ class Server:
                 said[name] = self.faults[name]
         # further fields of the reply, to override what the protocol writes
         said |= self.faults.get("fields", {})
-        return said, length
+        return said
 
     def refused(self, protocol: Any) -> web.Response | None:
         """The response to a request that meets a fault of every request."""

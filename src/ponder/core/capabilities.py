@@ -313,6 +313,7 @@ class Served:
 class Batched(ABC):
     """A model whose server may take requests in batch jobs, for less money and an answer later."""
 
+    batch_discount: ClassVar[float] = 0.5  # fraction off all prices, for requests in jobs
     # Where jobs are remembered. A run sets it before it opens the model.
     jobs: Jobs = Jobs()
 

@@ -14,11 +14,11 @@ import asyncio
 import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from ponder.core import Model, Prices, Served, UserError
+from ponder.core import Batched, Model, Prices, Served, UserError
 from ponder.study.cell import StudyCell
 
 TOLERANCE = 0.05  # prices that differ by less are equal: a snapshot is rounded
@@ -63,7 +63,7 @@ def find_prices(cells: Iterable[StudyCell]) -> list[str]:
                 sources.append(prices)
         for each in models:
             if sources and (each.prices is None or isinstance(each.prices, FoundPrices)):
-                each.prices = sources[0]
+                each.prices = _discounted(sources[0], each)
         warning = _conflict(model, sources)
         if warning:
             warnings.append(warning)
@@ -90,7 +90,7 @@ def restore_prices(cells: Iterable[StudyCell], stored: Mapping[str, Mapping[str,
         prices = FoundPrices(**stored[server])
         for model in models:
             if model.prices is None:
-                model.prices = prices
+                model.prices = _discounted(prices, model)
 
 
 def price_lines(cells: Iterable[StudyCell]) -> list[str]:
@@ -168,7 +168,15 @@ def _packaged_prices(model: Served) -> FoundPrices | None:
 
 def _found(prices: Prices, source: str) -> FoundPrices:
     date = datetime.now(UTC).strftime("%Y-%m-%d")
-    return FoundPrices(prices.input, prices.output, prices.cached_input, "USD", source, date)
+    return FoundPrices(prices.input, prices.output, prices.cached_input, source=source, date=date)
+
+
+def _discounted(prices: FoundPrices, model: Model) -> FoundPrices:
+    """Return prices as the model pays them: less in batch jobs."""
+    discount = 0.0
+    if isinstance(model, Batched) and model.sends_batches():
+        discount = model.batch_discount
+    return replace(prices, discount=discount)
 
 
 def _conflict(model: Model, sources: Sequence[FoundPrices]) -> str:
@@ -190,7 +198,10 @@ def _differ(first: float, second: float) -> bool:
 
 
 def _text(prices: Prices) -> str:
-    return f"{_amount(prices.input)}/{_amount(prices.output)} {prices.currency} per million tokens"
+    paid = 1 - prices.discount
+    amounts = f"{_amount(paid * prices.input)}/{_amount(paid * prices.output)}"
+    in_jobs = " in batch jobs" if prices.discount else ""
+    return f"{amounts} {prices.currency} per million tokens{in_jobs}"
 
 
 def _amount(price: float) -> str:

@@ -58,10 +58,8 @@ PROTOCOLS: dict[str, type[Protocol]] = {
 LOCAL = "http://127.0.0.1:8000/v1"  # where vLLM and SGLang listen by default
 # The providers with batch jobs, and their protocols.
 BATCH_ROUTES = {("openai", "chat"), ("openai", "responses"), ("anthropic", "anthropic")}
-BATCH_CONCURRENCY = (
-    10_000  # requests in progress at least: a job takes as long with one as with all
-)
-BATCH_DISCOUNT = 0.5
+# Requests in progress at least: a job takes as long with one as with all.
+BATCH_CONCURRENCY = 10_000
 
 POSITIVE = (
     "concurrency",
@@ -135,7 +133,7 @@ class Endpoint(Model, Served, Sampled, BudgetsThinking, Batched):
             self._check_batch()
             self.concurrency = max(self.concurrency, BATCH_CONCURRENCY)
             if self.prices:
-                self.prices = replace(self.prices, discount=BATCH_DISCOUNT)
+                self.prices = replace(self.prices, discount=self.batch_discount)
         for name in ("temperature", "top_p"):
             if name in self.body and getattr(self, name) is not None:
                 raise UserError(f"{name} is given twice", hint="leave it out of `body`")
