@@ -45,11 +45,15 @@ def package(url: str) -> Any:
 
 def said_to_package(url: str, *, stream: bool, **settings: Any) -> Any:
     """The response that the package reads, which must have the types that it declares."""
-    from pydantic import TypeAdapter
-
     content = request().messages[0].content
     fields = {"model": "gpt-5", "input": content, "store": False, **settings}
-    responses = package(url).responses
+    with package(url) as client:
+        return _said(client.responses, fields, stream=stream)
+
+
+def _said(responses: Any, fields: dict[str, Any], *, stream: bool) -> Any:
+    from pydantic import TypeAdapter
+
     if not stream:
         raw = responses.with_raw_response.create(**fields)
         openai.types.responses.Response.model_validate_json(raw.http_response.content)
@@ -59,6 +63,7 @@ def said_to_package(url: str, *, stream: bool, **settings: Any) -> Any:
     for line in raw.http_response.iter_lines():
         if line.startswith("data: "):
             adapter.validate_json(line.removeprefix("data: "))
+    raw.http_response.close()
     events = list(responses.create(**fields, stream=True))
     assert [event.sequence_number for event in events] == list(range(len(events)))
     pieces = [e.delta for e in events if e.type == "response.output_text.delta"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ponder.cli.output import table, wrap
+from ponder.core import Batched
 from ponder.core.text import count, printable
 from ponder.results.study import Study
 from ponder.run.caps import Money, priced_at_most
@@ -82,6 +83,7 @@ def _notes(plan: Plan, study: Study, probe: str) -> list[str]:
     if plan.stop:
         notes.append(f"stop: {plan.stop}; {_attempts_at_most(plan.total)}")
     notes += [f"prices: {line}" for line in plan.prices]
+    notes += _batch_prices(plan, study)
     notes += _caps(plan, study)
     if plan.trainings:
         notes.append(f"preparation: methods first train {count(plan.trainings, 'model')}")
@@ -115,6 +117,25 @@ def _notes(plan: Plan, study: Study, probe: str) -> list[str]:
         notes.append(
             f"expected: unknown before anything is asked; `{probe}` asks 2 per cell and keeps them"
         )
+    return notes
+
+
+def _batch_prices(plan: Plan, study: Study) -> list[str]:
+    """Return what models cost with and without batch jobs, where their servers take them."""
+    notes = []
+    for label, model in {cell.label.model: cell.model for cell in study.cells}.items():
+        if not isinstance(model, Batched) or not model.can_batch():
+            continue
+        note = f"batch jobs: `{label}` costs half with batch = true; answers within 24 hours"
+        costs = [forecast.cost for forecast in plan.forecasts if forecast.model == label]
+        amounts = [cost.at_most for cost in costs if cost and cost.at_most is not None]
+        if amounts and len(amounts) == len(costs):
+            ordinary = sum(amounts)
+            if model.sends_batches():
+                ordinary /= 1 - model.batch_discount
+            in_jobs = money_text(ordinary * (1 - model.batch_discount))
+            note += f": at most {in_jobs} {plan.currency} instead of {money_text(ordinary)}"
+        notes.append(note)
     return notes
 
 

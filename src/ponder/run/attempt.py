@@ -312,7 +312,8 @@ class _Sent(JobObserver):
     def billed(self, request: Request, bill: Bill) -> None:
         if request.limit:
             bill = bill.as_reward(None)
-        self._run.ledger.check_bill(bill, self._limit(request))
+        limit = request.limit or self._model.turn_limit(request.prompt_limit, request.budget)
+        self._run.ledger.check_bill(bill, limit)
 
     def retried(self, request: Request, retry: Retry) -> None:
         limit = self._limit(request)
