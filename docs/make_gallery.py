@@ -35,6 +35,7 @@ STUDIES = {
     "self_conditioning": "self-conditioning",
     "frontier": "gallery/variants.toml",
     "budget": "gallery/variants.toml",
+    "latency": "gallery/variants.toml",
     "compare": "gallery/variants.toml",
     "samples": "gallery/samples.toml",
     "best_of": "gallery/picked.toml",

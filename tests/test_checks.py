@@ -50,8 +50,8 @@ def test_built_in_studies_pass(name, folder, monkeypatch) -> None:
         (folder / made).mkdir()
         (folder / made / "config.json").write_text('{"model_type": "llama"}')
         (folder / made / "model.safetensors").touch()
-    for variable in ("OPENROUTER_API_KEY", "OPENAI_API_KEY"):
-        monkeypatch.setenv(variable, "x")
+    for provider in ("OPENROUTER", "OPENAI", "ANTHROPIC", "GEMINI"):
+        monkeypatch.setenv(f"{provider}_API_KEY", "x")
     Study.load(name).check()
 
 

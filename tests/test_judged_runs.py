@@ -55,7 +55,7 @@ def test_a_judge_is_opened_once_and_billed_apart(serve, write, ponder) -> None:
     write_study(write, served, judge)
     tally = summary(ponder("run", "s.toml", "--json"))
     assert tally["right"] == 20
-    assert judge.state()["listed"] == 1
+    assert judge.state()["listed"] == 2  # for its prices, then when it is opened
     assert judge.state()["answered"] == 40
     assert judge.state()["most_in_flight"] == 3
     assert tally["tokens"] == served.state()["billed_tokens"] + judge.state()["billed_tokens"]

@@ -87,7 +87,9 @@ class Scan:
         table_columns = schema.columns(table, self.version)
         numbered = f"SELECT rowid AS row, {table_columns} FROM main.{table}"
         sql = f"SELECT {names} FROM ({numbered}) WHERE row = ?"
-        row: tuple[Any, ...] = self.db.execute(sql, (number,)).fetchone()
+        row: tuple[Any, ...] | None = self.db.execute(sql, (number,)).fetchone()
+        if row is None:  # it was read in order, so a page that leads to it is damaged
+            raise _damaged_pages(self.path, f"{table} {number} can't be found by its number")
         return row
 
     def integrity(self) -> list[str]:
@@ -242,11 +244,7 @@ def repair(path: Path, new: Path) -> Copied:
     """Copy the intact attempts of a store to a new one."""
     with Scan(path) as old:
         if old.unreadable:
-            hint = (
-                f"`{recover(path)}` (`.dump` if it has no `.recover`), "
-                f"then `ponder store repair recovered.db -o {new}`"
-            )
-            raise UserError(f"{path} has damaged pages: {old.unreadable}", hint=hint)
+            raise _damaged_pages(path, old.unreadable)
         with _NewStore(new) as store:
             store.copy(old)
         # Attempts are numbered without gaps, so missing numbers are lost attempts.
@@ -254,6 +252,15 @@ def repair(path: Path, new: Path) -> Copied:
         for number in old.cell_of.keys() - old.attempts:
             copied.lost_by_cell[_title(old, old.cell_of[number])] += 1
         return copied
+
+
+def _damaged_pages(path: Path, why: str) -> UserError:
+    """Return the error of a store that SQLite itself must save first."""
+    hint = (
+        f"`{recover(path)}` (`.dump` if it has no `.recover`), "
+        "then `ponder store repair recovered.db -o NEW.db`"
+    )
+    return UserError(f"{path} has damaged pages: {why}", hint=hint)
 
 
 def merge(paths: Sequence[Path], new: Path) -> Copied:
