@@ -1,9 +1,11 @@
-"""Asks any OpenAI-compatible chat endpoint: a hosted API, vLLM, SGLang, llama.cpp's server.
+"""Asks a model behind a hosted API or a server: OpenAI, Anthropic, Google, xAI, OpenRouter, vLLM, …
 
-Thinking is read from `reasoning_content`, `reasoning`, or `<think>` tags in the content, whichever
-the server uses. Thinking tokens are taken from the server's `usage` if it counts them; else they
-are counted with `tokenizer`; else with the server's own tokenizer, if it has a page for that; else
-the completion's tokens are split in proportion to characters, and the bill says `estimate`.
+It speaks four protocols: chat completions, OpenAI's Responses, Anthropic's Messages and Google's
+generateContent. `effort`, `think` and `thinking` say how hard the model may think, in any of them.
+
+Thinking tokens are taken from the server's `usage` if it counts them; else they are counted with
+`tokenizer`; else with the server's own tokenizer, if it has a page for that; else the completion's
+tokens are split in proportion to characters, and the bill says `estimate`.
 
 Several servers of one model share its requests: `url = ["http://one:8000/v1",
 "http://two:8000/v1"]`. One that gives no answer is set aside until it is back. The first of them is
