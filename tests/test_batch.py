@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anthropic
 import openai
 import pytest
+from endpoint_calls import request, watched
 
 from ponder import Study
-from ponder.models.endpoint import batch
+from ponder.core import Completion, Job, Jobs, ModelFailure, Request, Retry
+from ponder.models.endpoint import Endpoint, batch
 from ponder.store.store import Store
 
 ROUTES = {
@@ -295,7 +299,9 @@ def test_killed_three_times(serve, study, ponder, running, route) -> None:
     assert (state["jobs"], state["lines"], state["billed"]) == (1, 12, 12)
     assert tally["lost_calls"] == 0
     assert ponder("store", "check").exit_code == 0
-    assert ponder("run", "s.toml", "--set", "model.batch=false", "--store", "calls.db").exit_code == 0
+    assert (
+        ponder("run", "s.toml", "--set", "model.batch=false", "--store", "calls.db").exit_code == 0
+    )
     assert attempts() == attempts("calls.db")
     assert no_jobs_left()
 
@@ -309,8 +315,360 @@ def test_an_interrupt_leaves_jobs_open(serve, study, ponder, running) -> None:
         _, talk = process.communicate()
     assert process.returncode == 128 + signal.SIGINT
     assert "interrupted; run the same command again to resume" in talk
+    assert "0/12  12 requests in batch jobs" in talk
+    assert "waiting for" not in talk
     assert "may have been billed" not in talk
     assert query("SELECT COUNT(*) FROM job_request") == 12
     served.release()
     assert summary(ponder("run", "s.toml", "--json"))["right"] == 12
     assert (served.state()["jobs"], served.state()["billed"]) == (1, 12)
+
+
+@pytest.mark.parametrize("route", ["chat", "anthropic"])
+def test_a_job_that_was_stored_and_never_sent(serve, study, ponder, running, route) -> None:
+    served = serve(hold_jobs=True)
+    study(served, route)
+    with running("run", "s.toml", first=HURRY) as process:
+        served.wait(polls=2)
+        process.kill()
+    query("UPDATE job SET id = 'unsent', remote = ''")
+    query("UPDATE job_request SET job = 'unsent'")
+    served.release()
+    tally = summary(ponder("run", "s.toml", "--json"))
+    assert (tally["right"], tally["lost_calls"]) == (12, 0)
+    assert served.state()["jobs"] == 2
+    assert served.state()["listed_jobs"] > 0
+    assert no_jobs_left()
+
+
+# Caps
+
+LONG = {"lengths": {"median": 10_000, "sigma": 0.1}}  # every reply takes its whole budget
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("lengths", [LONG, {"lengths": {"median": 300, "sigma": 1.2}}])
+def test_a_cap_holds_in_jobs(serve, study, ponder, route, lengths) -> None:
+    served = serve(**lengths)
+    study(served, route, problems=60, more="max_tokens = 20000")
+    result = ponder("run", "s.toml", "--json")
+    tally = summary(result)
+    assert tally["capped"]
+    assert tally["tokens"] == served.state()["billed_tokens"]
+    assert 20_000 - 2500 < tally["tokens"] <= 20_000
+    assert served.state()["lines"] == served.state()["billed"] == tally["done"]
+    assert no_jobs_left()
+
+
+def test_a_cap_below_one_request_sends_no_job(serve, study, ponder) -> None:
+    served = serve()
+    study(served, more="max_tokens = 500")
+    assert summary(ponder("run", "s.toml", "--json"))["capped"]
+    assert "jobs" not in served.state()
+
+
+def left_open(served, running, *words: str) -> int:
+    """Kill a run that waits for a job; return what its requests hold."""
+    with running("run", "s.toml", *words, first=HURRY) as process:
+        served.wait(polls=2)
+        process.kill()
+    held: int = query("SELECT SUM(tokens) FROM job_request")
+    return held
+
+
+def test_requests_in_the_job_of_a_killed_run_count_once(serve, study, ponder, running) -> None:
+    served = serve(**LONG, hold_jobs=True)
+    study(served, more="max_tokens = 1000000")
+    held = left_open(served, running)
+    assert held > 12 * 2000
+    assert query("SELECT SUM(held_tokens) FROM study") == 0
+    planned = json.loads(ponder("plan", "s.toml", "--json").stdout)
+    assert planned["spent"]["tokens"] == held
+    served.release("hold_jobs")
+    # One more token is not there for a new request, but enough for those that were sent.
+    more = ("--set", f"max_tokens={held}", "--set", "problems=20")
+    result = ponder("run", "s.toml", *more, "--json")
+    tally = summary(result)
+    assert (tally["done"], tally["capped"]) == (12, True)
+    assert served.state()["billed"] == 12
+    assert tally["tokens"] == served.state()["billed_tokens"] <= held
+
+
+@pytest.mark.parametrize("change", ["model.batch=false", "problems=20"])
+def test_a_cap_counts_jobs_that_are_still_open(serve, study, ponder, running, change) -> None:
+    """Whoever asks without batch jobs pays for both."""
+    served = serve(**LONG, hold_jobs=True)
+    study(served, problems=6)
+    held = left_open(served, running)
+    served.release()
+    cap = held + held // 3  # for two more
+    words = ("--set", f"max_tokens={cap}", "--set", change)
+    result = ponder("run", "s.toml", *words, "--json")
+    assert summary(result)["capped"]
+    assert held < served.state()["billed_tokens"] + 6 * 100 <= cap + 6 * 100
+    assert served.state()["billed"] == 8
+    if change == "model.batch=false":
+        assert f"{held:,} of these tokens are of requests in batch jobs" in result.stderr
+
+
+# Results that are not answers
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("fault", ["500", "429", "expired", "missing", "400"])
+def test_lines_without_an_answer(serve, study, ponder, slept, route, fault) -> None:
+    served = serve(job_errors={fault: 0.4})
+    study(served, route)
+    tally = summary(ponder("run", "s.toml", "--json"))
+    state = served.state()
+    faulty = state[f"lines_{fault}"]
+    assert 0 < faulty < 12
+    assert state["billed"] == tally["right"]
+    lost = faulty if fault == "missing" else 0  # nobody knows whether those were billed
+    assert tally["lost_calls"] == lost
+    assert no_jobs_left()
+    if fault == "400":
+        assert (tally["failed"], tally["right"]) == (faulty, 12 - faulty)
+        assert (state["jobs"], state["lines"]) == (1, 12)
+        assert summary(ponder("run", "s.toml", "--json"))["right"] == faulty
+    else:
+        assert (tally["failed"], tally["right"]) == (0, 12)
+        assert (state["jobs"], state["lines"]) == (2, 12 + faulty)
+        kind = "rate limit" if fault == "429" else "error"
+        assert tally["retries"] == {kind: faulty}
+    assert ponder("store", "check").exit_code == 0
+
+
+def test_lines_are_not_repeated_beyond_retries(serve, study, ponder) -> None:
+    served = serve(job_errors={"500": 0.2, "expired": 0.2, "missing": 0.2})
+    study(served, problems=30, model="retries = 0")
+    tally = summary(ponder("run", "s.toml", "--json"))
+    state = served.state()
+    assert min(state["lines_500"], state["lines_expired"], state["lines_missing"]) > 0
+    assert tally["failed"] == 30 - state["billed"] > 0
+    assert state["jobs"] == 1
+
+
+def test_a_refusal_of_every_request_ends_the_run_once(serve, study, ponder, slept) -> None:
+    """A line in the results stays as it is; the next run asks anew."""
+    served = serve(job_errors={"403": 1.0})
+    study(served)
+    first = ponder("run", "s.toml")
+    assert first.exit_code == 2
+    assert "refuses the key: HTTP 403" in first.stderr
+    assert query("SELECT COUNT(*) FROM job_request") == 12
+    assert summary(ponder("run", "s.toml", "--json"))["right"] == 12
+    assert (served.state()["jobs"], served.state()["billed"]) == (2, 12)
+    assert no_jobs_left()
+
+
+# Jobs that are refused, or lost
+
+ERROR = {"code": "invalid_request", "message": "the field is wrong", "param": None}
+
+
+def test_a_job_with_refused_lines(serve, study, ponder, slept) -> None:
+    served = serve(job_failed=[{**ERROR, "line": 2}, {**ERROR, "line": 5}])
+    study(served)
+    tally = summary(ponder("run", "s.toml", "--json"))
+    assert (tally["failed"], tally["right"]) == (2, 10)
+    (why,) = tally["reasons"]["failed"]
+    assert "the server refuses a batch job: invalid_request: the field is wrong" in why
+    assert (served.state()["jobs"], served.state()["billed"]) == (2, 10)
+    assert tally["lost_calls"] == 0
+    assert summary(ponder("run", "s.toml", "--json"))["right"] == 2
+
+
+def test_a_job_that_is_refused_as_a_whole(serve, study, ponder) -> None:
+    served = serve(job_failed=[{**ERROR, "line": None}])
+    study(served)
+    result = ponder("run", "s.toml")
+    assert result.exit_code == 2
+    assert "the server refuses a batch job: invalid_request: the field is wrong" in result.stderr
+    assert (served.state()["jobs"], served.state().get("billed", 0)) == (1, 0)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_job_whose_id_is_lost_is_found_again(serve, study, ponder, monkeypatch, route) -> None:
+    served = serve(lose_job=1)
+    study(served, route)
+    tally = summary(ponder("run", "s.toml", "--json"))
+    assert (tally["right"], tally["lost_calls"]) == (12, 0)
+    assert (served.state()["jobs"], served.state()["billed"]) == (1, 12)
+    assert no_jobs_left()
+
+
+@pytest.mark.parametrize("fault", [{"max_job": 3}, {"max_enqueued": 6, "hold_jobs": True}])
+def test_too_much_for_one_job(serve, study, ponder, running, fault) -> None:
+    """Jobs get smaller, and wait for each other; that is no failed try."""
+    served = serve(**fault)
+    study(served, model="retries = 0")
+    if "hold_jobs" in fault:
+        with running("run", "s.toml", "--json", first=HURRY) as process:
+            # 12 are refused, then 6 are in progress, and 6 are refused
+            served.wait(too_many=2, polls=4)
+            served.release()
+            assert process.wait() == 0
+        assert len(attempts()) == 12
+    else:
+        assert summary(ponder("run", "s.toml", "--json"))["right"] == 12
+    assert served.state()["billed"] == 12
+    assert no_jobs_left()
+
+
+@pytest.mark.parametrize("gone", ["job", "results"])
+@pytest.mark.parametrize("route", ["chat", "anthropic"])
+def test_a_job_that_can_not_be_read_is_released(serve, study, ponder, running, route, gone) -> None:
+    served = serve(hold_jobs=True, gone_results=gone == "results")
+    study(served, route)
+    left_open(served, running)
+    if gone == "job":
+        query("UPDATE job SET remote = 'gone'")
+    served.release()
+    result = ponder("run", "s.toml")
+    assert result.exit_code == 2
+    assert "can't be read" in result.stderr
+    assert "`ponder run --release-lost` forgets it, and asks again" in result.stderr
+    assert served.state()["jobs"] == 1
+    served.release("gone_results")
+    released = ponder("run", "s.toml", "--release-lost", "--json")
+    assert "12 requests in batch jobs are forgotten, and asked again" in released.stderr
+    assert summary(released)["right"] == 12
+    assert served.state()["jobs"] == 2
+    assert no_jobs_left()
+
+
+# Races that a run rarely meets
+
+
+class Remembered(Jobs):
+    """Remembers jobs in memory; `recording` is what storing a job waits for."""
+
+    def __init__(self, *jobs: Job) -> None:
+        self.jobs = {job.id: job for job in jobs}
+        self.asked = asyncio.Event()
+        self.recording: asyncio.Event | None = None
+
+    def open_jobs(self, server: str) -> Sequence[Job]:
+        return [job for job in self.jobs.values() if job.server == server]
+
+    async def record(self, job: Job, requests: Mapping[str, Request]) -> None:
+        assert tuple(requests) == job.requests
+        self.jobs[job.id] = job
+        self.asked.set()
+        if self.recording:
+            await self.recording.wait()
+
+    async def confirm(self, job: Job) -> None:
+        self.jobs[job.id] = job
+
+
+def endpoint(served, jobs: Jobs, **settings: Any) -> Endpoint:
+    model = Endpoint(id="served", url=served.url, provider="openai", batch=True, **settings)
+    model.jobs = jobs
+    return model
+
+
+async def ask_all(model: Endpoint, seeds: Sequence[int]) -> list[Completion | BaseException]:
+    calls = [model.complete(request(seed)) for seed in seeds]
+    return await asyncio.gather(*calls, return_exceptions=True)
+
+
+def test_a_request_that_comes_after_its_line_was_read(serve) -> None:
+    """Results are in reverse order: the first request has the last line."""
+    served = serve(hold_jobs=True, hold_results=2)
+    retries: list[Retry] = []
+
+    async def interrupted(jobs: Remembered) -> None:
+        async with endpoint(served, jobs) as model:
+            asking = asyncio.create_task(ask_all(model, [1, 2, 3, 4]))
+            await asyncio.to_thread(served.wait, polls=1)
+            asking.cancel()
+
+    async def resumed(jobs: Remembered) -> list[Completion]:
+        async with endpoint(served, jobs) as model:
+            first = asyncio.create_task(model.complete(watched(request(1), retried=retries.append)))
+            await asyncio.to_thread(served.wait, held_results=1)
+            late = asyncio.create_task(model.complete(watched(request(4), retried=retries.append)))
+            while model._client.batches._asked < 2:  # type: ignore[union-attr]
+                await asyncio.sleep(0)
+            served.release()
+            return [await first, await late]
+
+    jobs = Remembered()
+    asyncio.run(interrupted(jobs))
+    served.release("hold_jobs")
+    (job,) = jobs.jobs.values()
+    replies = asyncio.run(resumed(Remembered(job)))
+    assert all(reply.answer for reply in replies)
+    assert retries == []
+    assert (served.state()["jobs"], served.state()["billed"]) == (1, 4)
+
+
+def test_a_stored_job_is_sent_as_it_was_stored(serve) -> None:
+    """Though some of its requests are given up while it is stored."""
+    served = serve()
+
+    async def given_up() -> None:
+        jobs = Remembered()
+        jobs.recording = asyncio.Event()
+        async with endpoint(served, jobs) as model:
+            calls = [asyncio.create_task(model.complete(request(seed))) for seed in range(4)]
+            await jobs.asked.wait()
+            for call in calls[:2]:
+                call.cancel()
+            await asyncio.sleep(0)
+            jobs.recording.set()
+            assert [(await call).answer for call in calls[2:]]
+
+    asyncio.run(given_up())
+    assert (served.state()["jobs"], served.state()["lines"]) == (1, 4)
+
+
+def test_lines_of_a_refused_job_have_other_numbers_later(serve, slept) -> None:
+    """The first request has left the store, so line 1 is not the first of those that are left."""
+    served = serve(job_failed=[{**ERROR, "line": 1}])
+
+    async def asked(jobs: Jobs, retries: int, *seeds: int) -> list[Completion | BaseException]:
+        async with endpoint(served, jobs, retries=retries) as model:
+            return await ask_all(model, seeds)
+
+    jobs = Remembered()
+    failures = asyncio.run(asked(jobs, 0, 1, 2, 3))
+    assert [type(failure) for failure in failures] == [ModelFailure] * 3
+    (job,) = jobs.jobs.values()
+    later = Remembered(replace(job, requests=job.requests[1:]))
+    replies = asyncio.run(asked(later, 1, 2, 3))
+    assert [type(reply) for reply in replies] == [Completion] * 2
+    assert served.state()["billed"] == 2
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("route", "message", "hint"),
+    [
+        ('protocol = "gemini"', "no batch jobs in the protocol `gemini`", "OpenAI and Anthropic"),
+        ('provider = "vllm"', "vllm has no batch jobs in the protocol `chat`", 'provider = "op'),
+        ("", "/v1 has no batch jobs in the protocol `chat`", 'provider = "openai" or "anthropic"'),
+        (
+            'provider = "openai"\nstream = true',
+            "can't be streamed",
+            "leave out `stream` or `batch`",
+        ),
+        ('provider = "openai"\nurl = ["{url}", "{url}/b"]', "go to one server", "name one `url`"),
+    ],
+)
+def test_a_route_without_jobs_is_an_error(serve, write, ponder, route, message, hint) -> None:
+    served = serve()
+    text = STUDY.format(url=served.url, problems=2, more="", model=route.format(url=served.url))
+    if "url = [" in route:
+        text = text.replace(f'url = "{served.url}"\n', "")
+    write("s.toml", text)
+    for verb in ("plan", "run"):
+        result = ponder(verb, "s.toml")
+        assert result.exit_code == 2
+        assert message in result.stderr
+        assert hint in result.stderr
+    assert served.state().keys() <= {"repeated", "bodies", "headers", "query", "tokenized"}

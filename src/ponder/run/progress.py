@@ -233,9 +233,10 @@ def line(tally: Tally, width: int = 10_000) -> str:
     if in_jobs:
         facts.append(f"{count(in_jobs, 'request')} in batch jobs")
     if tally.stop and tally.stop.asked:
-        if tally.ledger.calls:
+        calls = tally.ledger.calls - in_jobs  # nobody waits for those in jobs
+        if calls > 0:
             again = ", Ctrl-C again drops them" if tally.stop.signal else ""
-            facts.append(f"stopping: waiting for {count(tally.ledger.calls, 'call')}{again}")
+            facts.append(f"stopping: waiting for {count(calls, 'call')}{again}")
     elif done and unanswered and not making and not in_jobs:
         # How long a preparation or a batch job takes, nobody knows.
         facts.append(f"{_clock(unanswered * seconds / done)} left")
