@@ -219,8 +219,8 @@ def test_a_study_in_jobs_costs_half(serve, study, ponder, monkeypatch, route) ->
     """Results come in reverse order, and of several jobs at once."""
     served = serve(lengths=LENGTHS)
     study(served, route)
-    api = {"anthropic": "AnthropicBatches"}.get(route, "OpenAIBatches")
-    monkeypatch.setattr(f"ponder.models.endpoint.batch_apis.{api}.max_requests", 5)
+    for api in ("OpenAIBatches", "AnthropicBatches"):
+        monkeypatch.setattr(f"ponder.models.endpoint.batch_apis.{api}.max_requests", 5)
     planned = ponder("plan", "s.toml").stdout
     in_jobs = summary(ponder("run", "s.toml", "--json"))
     state = served.state()
@@ -311,7 +311,7 @@ def test_an_interrupt_leaves_jobs_open(serve, study, ponder, running) -> None:
     with running("run", "s.toml", "--grace", "600", first=HURRY) as process:
         served.wait(polls=2)
         process.send_signal(signal.SIGINT)
-        _, talk = process.communicate()
+        _, talk = process.communicate(timeout=60)  # nobody waits for the job
     assert process.returncode == 128 + signal.SIGINT
     assert "interrupted; run the same command again to resume" in talk
     assert "0/12  12 requests in batch jobs" in talk
@@ -471,6 +471,8 @@ def test_a_job_with_refused_lines(serve, study, ponder, slept) -> None:
     study(served)
     tally = summary(ponder("run", "s.toml", "--json"))
     assert (tally["failed"], tally["right"]) == (2, 10)
+    failed = [position for (position, _), attempt in attempts().items() if attempt[0] == "failed"]
+    assert sorted(failed) == [1, 4]
     (why,) = tally["reasons"]["failed"]
     assert "the server refuses a batch job: invalid_request: the field is wrong" in why
     assert (served.state()["jobs"], served.state()["billed"]) == (2, 10)
@@ -488,12 +490,15 @@ def test_a_job_that_is_refused_as_a_whole(serve, study, ponder) -> None:
 
 
 @pytest.mark.parametrize("route", ["chat", "anthropic"])
-def test_a_job_whose_id_is_lost_is_found_again(serve, study, ponder, route) -> None:
+def test_a_job_whose_id_is_lost_is_found_again(serve, study, ponder, monkeypatch, route) -> None:
+    """On the second page of the list: the jobs after it are newer."""
     served = serve(lose_job=1)
     study(served, route)
+    for api in ("OpenAIBatches", "AnthropicBatches"):
+        monkeypatch.setattr(f"ponder.models.endpoint.batch_apis.{api}.max_requests", 3)
     tally = summary(ponder("run", "s.toml", "--json"))
     assert (tally["right"], tally["lost_calls"]) == (12, 0)
-    assert (served.state()["jobs"], served.state()["billed"]) == (1, 12)
+    assert (served.state()["jobs"], served.state()["billed"]) == (4, 12)
     assert no_jobs_left()
 
 
@@ -504,8 +509,8 @@ def test_too_much_for_one_job(serve, study, ponder, running, fault) -> None:
     study(served, model="retries = 0")
     if "hold_jobs" in fault:
         with running("run", "s.toml", "--json", first=HURRY) as process:
-            # 12 are refused, then 6 are in progress, and 6 are refused
-            served.wait(too_many=2, polls=4)
+            # 12 are refused, then 6 are in progress, and 6 are refused until those have ended
+            assert served.wait(polls=25)["too_many"] == 2
             served.release()
             assert process.wait() == 0
         assert len(attempts()) == 12
