@@ -6,8 +6,10 @@ then. It stays in progress until `GET /release` if the fault `hold_jobs` is set.
 Faults of jobs: `job_errors` (fractions of the lines, by what they end with: a status, `expired` or
 `missing`; each line only the first time it is sent), `job_failed` (errors of OpenAI's validation,
 for the first job), `lose_job` (the first job is created, and the connection is gone before its id
-is sent), `hold_results` (results stop after so many lines until `GET /release`), `max_job` (a
-larger job of OpenAI's fails because too many tokens are enqueued). Results are in reverse order.
+is sent), `hold_results` (results stop after so many lines until `GET /release`), `gone_results`
+(results can't be read any more), `max_job` and `max_enqueued` (a job of OpenAI's fails because too
+many tokens are enqueued: it has more lines, or those in progress have). Results are in reverse
+order.
 """
 
 from __future__ import annotations
@@ -123,6 +125,8 @@ class BatchServer:
         return await self.stream(request, self.files[request.match_info["id"]].splitlines())
 
     async def stream(self, request: web.Request, lines: list[bytes]) -> web.StreamResponse:
+        if self.server.faults.get("gone_results"):
+            return web.json_response({"error": {"message": "No such File object"}}, status=404)
         response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
         await response.prepare(request)
         await self.server.count(downloads=1)
@@ -158,7 +162,13 @@ class BatchServer:
         errors = []
         if self.server.counts["jobs"] == 0:
             errors = self.server.faults.get("job_failed", [])
-        if len(lines) > self.server.faults.get("max_job", len(lines)):
+        enqueued = len(lines)
+        for other in self.jobs.values():
+            if not self.ended and other["status"] != "failed" and other is not job:
+                enqueued += other["request_counts"]["total"]
+        too_large = len(lines) > self.server.faults.get("max_job", len(lines))
+        if too_large or enqueued > self.server.faults.get("max_enqueued", enqueued):
+            await self.server.count(too_many=1)
             errors = [{"code": "token_limit_exceeded", "message": "Enqueued token limit reached"}]
         if errors:
             job |= {"status": "failed", "errors": {"object": "list", "data": errors}}
@@ -192,7 +202,7 @@ class BatchServer:
                 job[field] = self.file(content, "out.jsonl", "batch_output")["id"]
 
     def shown(self, job: dict[str, Any]) -> dict[str, Any]:
-        if self.ended:
+        if self.ended or job["status"] == "failed":
             return job
         return job | {"status": "in_progress", "output_file_id": None, "error_file_id": None}
 

@@ -73,9 +73,9 @@ class Served:
         """End all faults."""
         return self._get("calm")
 
-    def release(self) -> dict[str, Any]:
-        """Let it answer what it holds."""
-        return self._get("release")
+    def release(self, fault: str = "") -> dict[str, Any]:
+        """Let it answer what it holds, or only what one of its faults holds."""
+        return self._get(f"release?fault={fault}" if fault else "release")
 
 
 @pytest.fixture
@@ -101,13 +101,17 @@ def serve() -> Iterator[Callable[..., Served]]:
 
 @pytest.fixture
 def running(folder: Path) -> Callable[..., AbstractContextManager[subprocess.Popen[str]]]:
-    """The command line in a process of its own, which is killed at the end if it still runs."""
+    """The command line in a process of its own, which is killed at the end if it still runs.
+
+    `first` is Python that the process runs before.
+    """
     # Where the tests run in the background SIGINT may be ignored, and a child would ignore it too.
     heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 
     @contextmanager
-    def start(*words: str) -> Iterator[subprocess.Popen[str]]:
-        command = [sys.executable, "-c", f"{heed}; from ponder.cli import main; main()", *words]
+    def start(*words: str, first: str = "pass") -> Iterator[subprocess.Popen[str]]:
+        code = f"{heed}; {first}; from ponder.cli import main; main()"
+        command = [sys.executable, "-c", code, *words]
         with subprocess.Popen(
             command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
         ) as process:

@@ -455,8 +455,14 @@ class Server:
         return await self.state(request)
 
     async def release(self, request: web.Request) -> web.Response:
-        """Answer what is held, and hold nothing from now on."""
-        self.released = True
+        """Answer what is held, and hold nothing from now on.
+
+        `GET /release?fault=hold_jobs` ends only that fault.
+        """
+        if "fault" in request.query:
+            self.faults.pop(request.query["fault"], None)
+        else:
+            self.released = True
         await self.count()
         return await self.state(request)
 

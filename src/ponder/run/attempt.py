@@ -277,7 +277,9 @@ class _Sent(JobObserver):
         self._open = Spend()
         self.attempt = turn.pending.name
         self._answered = turn.answered
-        self._in_jobs = run.earlier.take(self.attempt)
+        self._in_jobs: dict[str, Money] = {}
+        if sends_batches(self._model):  # else nobody will wait for them, and both are billed
+            self._in_jobs = run.earlier.take(self.attempt)
         reservation.resumed = _total(self._in_jobs.values())
 
     def in_job(self, request_id: str, request: Request) -> Money:

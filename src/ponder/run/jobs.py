@@ -120,7 +120,3 @@ class StoredJobs(Jobs):
 
     def waiting(self, requests: int) -> None:
         self._tally.in_jobs[self._label] = requests
-        progress = None
-        if requests:
-            progress = {"model": self._label, "waits_for": f"{requests:,} requests in batch jobs"}
-        self._tally.report(self._label, progress)

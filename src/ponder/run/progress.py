@@ -229,11 +229,16 @@ def line(tally: Tally, width: int = 10_000) -> str:
     facts = [f"{bar} {done:,}/{tally.planned:,}"]
     seconds = tally.asking_seconds(monotonic())
     unanswered = max(0, tally.planned - done)
+    in_jobs = sum(tally.in_jobs.values())
+    if in_jobs:
+        facts.append(f"{count(in_jobs, 'request')} in batch jobs")
     if tally.stop and tally.stop.asked:
-        if tally.ledger.calls:
+        calls = tally.ledger.calls - in_jobs  # nobody waits for those in jobs
+        if calls > 0:
             again = ", Ctrl-C again drops them" if tally.stop.signal else ""
-            facts.append(f"stopping: waiting for {count(tally.ledger.calls, 'call')}{again}")
-    elif done and unanswered and not making:  # how long a preparation takes, nobody knows
+            facts.append(f"stopping: waiting for {count(calls, 'call')}{again}")
+    elif done and unanswered and not making and not in_jobs:
+        # How long a preparation or a batch job takes, nobody knows.
         facts.append(f"{_clock(unanswered * seconds / done)} left")
     tokens = f"{short(tally.tokens)} tokens"
     if tally.cost:
@@ -243,7 +248,9 @@ def line(tally: Tally, width: int = 10_000) -> str:
         attempts = getattr(tally, ending)
         if attempts:
             facts.append(f"{ending} {attempts:,}")
-    if done > seconds:
+    if in_jobs:
+        pass  # the answers of a job come all at once
+    elif done > seconds:
         facts.append(f"{done / seconds:.0f}/s")
     else:
         facts.append(f"{60 * done / max(seconds, 1e-9):.1f}/min")
@@ -384,7 +391,7 @@ def cap_reached(tally: Tally) -> list[str]:
         return [reason, "to go on without a cap, remove it"]
     if not ledger.capped:
         return []
-    total = ledger.before.plus(ledger.spent)
+    total = ledger.before.plus(ledger.jobs).plus(ledger.spent)
     next_turn = ledger.refused or total
     limits = []
     keys = []
@@ -400,6 +407,11 @@ def cap_reached(tally: Tally) -> list[str]:
         f"stopped at the cap: {'; '.join(limits)}",
         f"to go on, raise {' or '.join(keys)} and run again",
     ]
+    if ledger.jobs.tokens:
+        lines.append(
+            f"{ledger.jobs.tokens:,} of these tokens are of requests in batch jobs, "
+            "at the most that they may take"
+        )
     held = ledger.before_held
     if held.tokens:
         cost = f" and {money_text(held.cost)} {tally.currency}" if held.cost else ""

@@ -103,9 +103,15 @@ def open_session(
 def _release_lost(study: StudySpec, store: Store, notify: Callable[[str], object]) -> None:
     """Count as not spent what was in flight when runs of the study were killed."""
     tokens = store.held_by_runs(study.name)[0] + store.held_by_jobs(study.name)[0]
+    in_jobs = 0
+    for job in store.jobs():
+        if job.study == study.name:
+            in_jobs += len(job.requests)
     store.release_held(study.name)
     store.forget_jobs(study.name)
     notify(f"{tokens:,} tokens of calls in flight when runs were killed are counted as not spent")
+    if in_jobs:
+        notify(f"{count(in_jobs, 'request')} in batch jobs are forgotten, and asked again")
 
 
 def work_done(tally: Tally) -> str:

@@ -335,8 +335,16 @@ class Store:
             return
         self._db.execute(PUT_JOB, job[:5])
         for request in job.requests:
+            self._leave_other_job(request.id, job.id)
             row = (request.id, job.id, request.attempt, request.tokens, float(request.cost))
             self._db.execute(PUT_JOB_REQUEST, row)
+
+    def _leave_other_job(self, request: str, job: str) -> None:
+        """Take a request from the job that it was in before, which had only an error for it."""
+        sql = "SELECT job FROM job_request WHERE id = ?"
+        row = self._db.execute(sql, (request,)).fetchone()
+        if row is not None and row[0] != job:
+            self._take_from_job(request)
 
     def _take_from_job(self, request: str) -> None:
         """Forget a request whose answer is stored, and its job if it was the last."""

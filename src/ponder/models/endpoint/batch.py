@@ -26,7 +26,7 @@ import hashlib
 import itertools
 import time
 from asyncio import sleep
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -69,6 +69,8 @@ class _OpenJob:
     job: Job
     waiting: dict[str, _Waiting] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
+    earlier: bool = False  # whether an earlier process has stored it
+    refused: bool = False  # whether its requests wait until there is room for them in another
 
 
 class Batches:
@@ -87,7 +89,7 @@ class Batches:
         self._open: dict[str, _OpenJob] = {}
         self._remotes: set[str] = set()  # the providers' ids of known jobs
         for job in jobs.open_jobs(server):
-            self._add(_OpenJob(job))
+            self._add(_OpenJob(job, earlier=True))
         self._sending: set[asyncio.Task[str]] = set()
         self._submitting = asyncio.create_task(self._submit())
 
@@ -197,46 +199,72 @@ class Batches:
         job = Job(uuid4().hex[:12], self._server, time.time(), tuple(requests))
         open_job = _OpenJob(job, requests)
         self._add(open_job)
-        open_job.task = asyncio.create_task(self._guarded(open_job, new=True))
+        # Before anything is awaited: the requests that are stored are those that are sent.
+        to_store = {}
+        lines = []
+        for request_id, waiting in requests.items():
+            to_store[request_id] = waiting.request
+            lines.append(self._api.line(f"{job.id}-{request_id}", waiting.payload))
+        begin = partial(self._begin, open_job, to_store, lines)
+        open_job.task = asyncio.create_task(self._guarded(open_job, begin))
 
     def _follow(self, open_job: _OpenJob) -> None:
         """Wait for a job that an earlier process has sent."""
         if open_job.task is None or open_job.task.done():
-            open_job.task = asyncio.create_task(self._guarded(open_job, new=False))
+            begin = partial(self._begin_again, open_job)
+            open_job.task = asyncio.create_task(self._guarded(open_job, begin))
 
-    async def _guarded(self, open_job: _OpenJob, *, new: bool) -> None:
+    async def _guarded(self, open_job: _OpenJob, begin: Callable[[], Awaitable[bool]]) -> None:
         """Work on a job to its end; an error is that of every request that waits for it."""
         try:
-            await self._work(open_job, new=new)
+            if await begin():
+                await self._finish(open_job)
         except Exception as error:
             for waiting in list(open_job.waiting.values()):
                 waiting.fail(error)
 
-    async def _work(self, open_job: _OpenJob, *, new: bool) -> None:
-        if new:
-            requests = {name: waiting.request for name, waiting in open_job.waiting.items()}
-            await self._jobs.record(open_job.job, requests)
-            sending = asyncio.create_task(self._send(open_job))
-            self._sending.add(sending)
-            sending.add_done_callback(self._sending.discard)
-            await asyncio.shield(sending)
-            await sleep(FIRST_POLL)
-        else:
-            await sleep(QUIET)  # until others have come that wait for it too
-            if not open_job.job.remote and not await self._find_again(open_job):
-                return
-        state = await self._ended(open_job)
-        if state.errors:
-            self._refuse(open_job, state)
-            return
-        await self._read(open_job, state)
+    async def _begin(
+        self, open_job: _OpenJob, requests: dict[str, Request], lines: Sequence[bytes]
+    ) -> bool:
+        """Store a new job and send it; return False if nobody waits for it any more."""
+        if not open_job.waiting:
+            return False
+        await self._jobs.record(open_job.job, requests)
+        sending = asyncio.create_task(self._send(open_job, lines))
+        self._sending.add(sending)
+        sending.add_done_callback(self._sending.discard)
+        await asyncio.shield(sending)
+        await sleep(FIRST_POLL)
+        return True
 
-    async def _send(self, open_job: _OpenJob) -> str:
+    async def _begin_again(self, open_job: _OpenJob) -> bool:
+        """Return whether a stored job was sent; if it was not, its requests go to the queue."""
+        await sleep(QUIET)  # until others have come that wait for it too
+        if open_job.job.remote:
+            return True
+        return await self._find_again(open_job)
+
+    async def _finish(self, open_job: _OpenJob) -> None:
+        """Wait until a job has ended, and read its results."""
+        try:
+            state = await self._ended(open_job)
+            if state.too_many:
+                await self._make_room(open_job, state)
+            elif state.errors:
+                self._refuse(open_job, state)
+            else:
+                await self._read(open_job, state)
+        except WrongServer as error:
+            job = f"the batch job {open_job.job.remote}"
+            hint = (
+                "with the key that sent it, its answers can be read; "
+                "`ponder run --release-lost` forgets it, and asks again"
+            )
+            raise UserError(f"{job} can't be read: {error.what}", hint=hint) from None
+
+    async def _send(self, open_job: _OpenJob, lines: Sequence[bytes]) -> str:
         """Send a job, and store the provider's id."""
         job = open_job.job
-        lines = []
-        for request_id, waiting in open_job.waiting.items():
-            lines.append(self._api.line(f"{job.id}-{request_id}", waiting.payload))
         remote: str | None = None
         tries = 0
         while remote is None:
@@ -278,26 +306,27 @@ class Batches:
             await self._confirm(open_job, remote)
             return True
         await self._jobs.forget(open_job.job)
-        for request_id in open_job.job.requests:
-            self._open.pop(request_id, None)
+        self._requeue(open_job)
+        return False
+
+    def _requeue(self, open_job: _OpenJob) -> None:
+        """End a job that has cost nothing; its requests go into the next one."""
+        self._close(open_job)
         self._queue |= open_job.waiting
         open_job.waiting = {}
         self._arrived.set()
-        return False
+
+    def _close(self, open_job: _OpenJob) -> None:
+        """Have requests asked anew that were in a job."""
+        for request_id in open_job.job.requests:
+            if self._open.get(request_id) is open_job:
+                del self._open[request_id]
 
     async def _ended(self, open_job: _OpenJob) -> State:
         """Poll a job until it has ended."""
         pause = FIRST_POLL
         while True:
-            try:
-                state = await self._patiently(partial(self._api.state, open_job.job.remote))
-            except WrongServer as error:
-                job = f"the batch job {open_job.job.remote}"
-                hint = (
-                    "with the key that sent it, its answers can be read; "
-                    "`ponder run --release-lost` forgets it, and asks again"
-                )
-                raise UserError(f"{job} can't be read: {error.what}", hint=hint) from None
+            state = await self._patiently(partial(self._api.state, open_job.job.remote))
             if state.ended:
                 return state
             await sleep(pause)
@@ -306,42 +335,72 @@ class Batches:
     async def _read(self, open_job: _OpenJob, state: State) -> None:
         """Give each line of a job's results to the request that waits for it."""
 
-        async def read() -> None:
+        async def read() -> set[str]:
+            """Return the requests that waited when reading began and have no line."""
+            missing = set(open_job.waiting)
             async for name, line in self._api.results(state):
                 job_id, _, request_id = name.partition("-")
+                if job_id != open_job.job.id:
+                    continue
+                missing.discard(request_id)
                 waiting = open_job.waiting.pop(request_id, None)
-                if waiting and job_id == open_job.job.id and not waiting.line.done():
-                    waiting.line.set_result(line)
+                if waiting and not waiting.line.done():
+                    waiting.line.set_result(line._replace(earlier=open_job.earlier))
                     await sleep(0)  # let it be stored before all others are read
+            return missing
 
-        await self._patiently(read)
-        for request_id, waiting in list(open_job.waiting.items()):
-            self._open.pop(request_id, None)
-            self._jobs.answered(request_id, waiting.request)
-            why = f"the results of the batch job {open_job.job.remote} lack this request"
-            waiting.fail(NoAnswer(why, billed=True))
-        open_job.waiting = {}
+        # Again for requests that came while the results were read, after their lines.
+        while open_job.waiting:
+            for request_id in await self._patiently(read):
+                waiting = open_job.waiting.pop(request_id, None)
+                if waiting is None:
+                    continue
+                self._open.pop(request_id, None)
+                self._jobs.answered(request_id, waiting.request)
+                why = f"the results of the batch job {open_job.job.remote} lack this request"
+                waiting.fail(NoAnswer(why, billed=True))
+
+    async def _make_room(self, open_job: _OpenJob, state: State) -> None:
+        """Send the requests of a job again that was refused because too much is enqueued.
+
+        If others are in progress, one of them has to end first; else the next job is half as large.
+        """
+        in_progress = set[asyncio.Task[None]]()
+        for other in self._open.values():
+            if other is not open_job and other.task and not other.refused:
+                in_progress.add(other.task)
+        if in_progress:
+            open_job.refused = True
+            await asyncio.wait(in_progress, return_when=asyncio.FIRST_COMPLETED)
+        elif len(open_job.job.requests) == 1:
+            self._refuse(open_job, state)
+            return
+        else:
+            self._max_requests = len(open_job.job.requests) // 2
+        self._requeue(open_job)
 
     def _refuse(self, open_job: _OpenJob, state: State) -> None:
         """End a job that its provider has not begun, which costs nothing.
 
         Requests that it names are refused; the others go into the next job.
         """
-        if state.too_many:
-            self._max_requests = max(1, len(open_job.job.requests) // 2)
-        elif None in state.errors and len(state.errors) == 1:
+        if not state.too_many and set(state.errors) == {None}:
             shown = self._client.shown(state.errors[None])
             raise UserError(f"the server refuses a batch job: {shown}")
+        errors = state.errors
+        if open_job.earlier:
+            # Its first requests may have left the store, so that the numbers are of others.
+            errors = {}
+        self._close(open_job)
         for number, request_id in enumerate(open_job.job.requests, 1):
-            self._open.pop(request_id, None)
             waiting = open_job.waiting.pop(request_id, None)
             if waiting is None:
                 continue
             self._jobs.answered(request_id, waiting.request)
-            why = state.errors.get(number) or state.errors.get(None) or "others in its job"
+            why = errors.get(number) or errors.get(None) or "others in its job"
             shown = self._client.shown(f"the server refuses a batch job: {why}")
             kind: Kind = "rate limit" if state.too_many else "error"
-            waiting.fail(NoAnswer(shown, kind, passing=number not in state.errors))
+            waiting.fail(NoAnswer(shown, kind, passing=number not in errors))
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         """Repeat a call that only reads, until it succeeds; give up after `retries` in a row."""

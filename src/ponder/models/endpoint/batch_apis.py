@@ -47,6 +47,7 @@ class Line(NamedTuple):
     status: int  # HTTP status; 0 if the request was not processed
     content: bytes = b""
     why: str = ""  # it was not processed
+    earlier: bool = False  # whether an earlier process has sent the job
 
 
 class State(NamedTuple):

@@ -425,6 +425,11 @@ class Client:
             reply = await self._read(server, line.status, line.content, {}, payload, request)
         except Malformed as error:
             raise NoAnswer(self.shown(str(error)), billed=True) from None
+        except WrongServer as error:
+            if not line.earlier:
+                raise
+            # What was wrong when the job was sent may be corrected by now.
+            raise NoAnswer(error.what) from None
         server.answered()
         cost = bill(reply, 0.0, self._count, len(payload) // 3)
         reply, cost = await self._counted(server, reply, cost, payload, budget, request)
