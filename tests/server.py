@@ -6,9 +6,10 @@ them go.
 
 `lengths = {"median": 400, "sigma": 1.0}` draws the length of each reply from a lognormal
 distribution, capped by the request's budget; with `seconds_per_token` long replies take longer than
-short ones. `honours = true` obeys the request's dials of thinking, `reasoning_effort` and
-`thinking_token_budget`, which it otherwise ignores. `GET /state` tells what the server has billed (`billed_tokens`): every request that it
-didn't refuse, whether or not its answer arrived.
+short ones. `honours = true` makes these lengths follow the dial of thinking, in the fields that each
+protocol has for it. `ignores = true` removes the dial from a request once it is checked, as a server
+does that accepts such fields and has no use for them. `GET /state` tells what the server has billed
+(`billed_tokens`): every request that it didn't refuse, whether or not its answer arrived.
 
 Faults that are fractions of the requests: `429`, `500`, `drop` (no response), `cut` (half of one),
 `malformed`, and `ignore` (none, and the connection stays). Faults of every request: `always` (a
@@ -27,6 +28,7 @@ reply, `model` the name of the model; `lists` are the names in the model list, a
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import math
 import random
@@ -45,6 +47,18 @@ from batch_server import BatchServer
 
 Faults = dict[str, Any]
 EFFORTS = {"low": 0.5, "high": 2.0}  # factors of the median length, under the fault `honours`
+# The dial of thinking in each protocol's requests; a dot leads into a table.
+EFFORT_FIELDS = (
+    "reasoning_effort",
+    "reasoning.effort",
+    "output_config.effort",
+    "generationConfig.thinkingConfig.thinkingLevel",
+)
+BUDGET_FIELDS = (
+    "thinking_token_budget",
+    "thinking.budget_tokens",
+    "generationConfig.thinkingConfig.thinkingBudget",
+)
 REFUSALS = ("429", "500")  # faults before the model has read the request, so that nothing is billed
 
 
@@ -79,11 +93,40 @@ def length_of(
     return Length(prompt, wanted - 10, 10)
 
 
+def field_of(body: dict[str, Any], name: str) -> Any:
+    """A field of a request; a dot in its name leads into a table. None if there is none."""
+    value: Any = body
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
 def dialled(lengths: dict[str, float], body: dict[str, Any]) -> dict[str, float]:
-    """The lengths as the request's dials of thinking want them."""
-    scale = EFFORTS.get(body.get("reasoning_effort", ""), 1.0)
-    think = body.get("thinking_token_budget", math.inf)
+    """The lengths as the request's dial of thinking wants them."""
+    scale = 1.0
+    think = math.inf
+    for name in EFFORT_FIELDS:
+        effort = field_of(body, name)
+        if effort == "none":
+            think = 0
+        elif effort:
+            scale = EFFORTS.get(effort.lower(), 1.0)
+    for name in BUDGET_FIELDS:
+        budget = field_of(body, name)
+        if budget is not None and budget >= 0:  # -1: the model decides
+            think = budget
     return lengths | {"median": lengths["median"] * scale, "think": think}
+
+
+def undialled(body: dict[str, Any]) -> dict[str, Any]:
+    """The same request without efforts and budgets."""
+    body = copy.deepcopy(body)
+    for name in (*EFFORT_FIELDS, *BUDGET_FIELDS):
+        *tables, field = name.split(".")
+        table = field_of(body, ".".join(tables)) if tables else body
+        if isinstance(table, dict):
+            table.pop(field, None)
+    return body
 
 
 def reply(
@@ -275,8 +318,10 @@ class Server:
         if refused := self.refused(protocol):
             return refused
         messages = protocol.messages(body)
-        length = self.length(protocol, messages, body)
         streams = protocol.streams(request, body) and not self.faults.get("no_stream")
+        if self.faults.get("ignores"):
+            body = undialled(body)
+        length = self.length(protocol, messages, body)
         fault = self.drawn_fault()
         if fault not in REFUSALS:
             await self.count(billed=1, billed_tokens=length.tokens)
@@ -450,7 +495,7 @@ class Server:
 
     async def calm(self, request: web.Request) -> web.Response:
         """No faults from now on; the replies stay as they are."""
-        kept = ("lengths", "seconds_per_token", "thinking")
+        kept = ("lengths", "honours", "ignores", "seconds_per_token", "thinking")
         self.faults = {name: self.faults[name] for name in kept if name in self.faults}
         return await self.state(request)
 

@@ -28,6 +28,11 @@ def inside(row: dict[str, Any], frame: Frame) -> bool:
     )
 
 
+def overlapping(boxes: list[tuple[float, float, float, float]]) -> bool:
+    pairs = [(a, b) for i, a in enumerate(boxes) for b in boxes[:i]]
+    return any(a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3] for a, b in pairs)
+
+
 @pytest.mark.parametrize("log", [False, True])
 def test_labels_stay_inside_the_panel_and_apart(log: bool) -> None:
     frame = Frame((2.0, 3.0) if log else (100.0, 1000.0), (0.0, 1.0), 400, 300, log=log)
@@ -41,11 +46,30 @@ def test_labels_stay_inside_the_panel_and_apart(log: bool) -> None:
         ]
         placed = place_labels(rows, frame)
         assert all(inside(row, frame) for row in placed)
-        boxes = [box(row, frame) for row in placed]
-        pairs = [(a, b) for i, a in enumerate(boxes) for b in boxes[:i]]
-        assert not any(
-            a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3] for a, b in pairs
+        assert not overlapping([box(row, frame) for row in placed])
+
+
+def test_long_labels_of_many_points_with_one_accuracy_stay_apart() -> None:
+    """As those of several models and budgets that solve all problems."""
+    frame = Frame((0.0, 9000.0), (0.83, 1.006), 430, 300)
+    rows = []
+    for tokens in (10, 522, 1034, 1979, 2058, 3719, 3958, 3958, 3968, 7916):
+        rows.append(
+            {
+                "tokens": tokens,
+                "accuracy": 1.0,
+                "accuracy_low": 0.84,
+                "accuracy_high": 1.0,
+                "label": "claude-sonnet-4-5 think=4096",
+            }
         )
+    placed = place_labels(rows, frame)
+    assert all(inside(row, frame) for row in placed)
+    labels = [box(row, frame) for row in placed]
+    assert not overlapping(labels)
+    for row in rows:  # no label hides a point
+        x, y = frame.pixel(row["tokens"], row["accuracy"])
+        assert not any(left < x < right and top < y < bottom for left, top, right, bottom in labels)
 
 
 def test_a_label_avoids_bars_and_lines() -> None:

@@ -27,10 +27,12 @@ FAR = 14  # a label further from its point than this many pixels gets a line to 
 LINE = 13  # pixels: height of a line of text at font size 11
 LETTER = 5.7  # pixels: width of an average letter at font size 11
 OFFSETS = (9, 16, 26, 38, 52)  # pixels between a point and its label, tried in turn
+# Also tried if labels would still overlap, as those of many points of one accuracy do.
+FAR_OFFSETS = (68, 86, 106, 128, 152, 178)
 # Cost per pixel of a label that lies over another label, a point, or a line; outside the panel is
 # worse than any.
 LABEL_COST = 4.0
-DOT_COST = 3.0
+DOT_COST = 8.0
 LINE_COST = 0.6
 OUTSIDE_COST = 1000.0
 CROSSING = 8  # pixels added to every overlap
@@ -142,10 +144,13 @@ def place_labels(
         obstacles.append((LINE_COST, *_around(pixel(dot), 3)))
     for line in lines:
         obstacles += _along([pixel(point) for point in line])
-    options = []
-    for point, anchor in zip(points, anchors, strict=True):
-        options.append(_options(anchor, point["label"], OFFSETS))
-    chosen = _arrange(options, [obstacles] * len(options), frame)
+    for offsets in (OFFSETS, OFFSETS + FAR_OFFSETS):
+        options = []
+        for point, anchor in zip(points, anchors, strict=True):
+            options.append(_options(anchor, point["label"], offsets))
+        chosen = _arrange(options, [obstacles] * len(options), frame)
+        if not _overlap([option.box for option in chosen]):
+            break
     return [_with_text(point, option, frame) for point, option in zip(points, chosen, strict=True)]
 
 
@@ -268,6 +273,14 @@ def _arrange(
             costs = [_cost(option, covered, frame) for option in label_options]
             chosen[k] = label_options[costs.index(min(costs))]
     return chosen
+
+
+def _overlap(boxes: Sequence[Box]) -> bool:
+    """Return whether any two boxes overlap."""
+    for a, b in itertools.combinations(boxes, 2):
+        if a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]:
+            return True
+    return False
 
 
 def _cost(option: _Option, covered: Floats, frame: Frame) -> float:
