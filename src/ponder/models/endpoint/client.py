@@ -48,6 +48,7 @@ from ponder.models.endpoint.reply import (
     Reply,
     TooLong,
     as_count,
+    believed,
     bill,
     decode_json,
     read_prices,
@@ -400,6 +401,7 @@ class Client:
                         server.set_aside(failure.wait)
                     raise
                 server.answered()
+            reply = believed(reply)
             cost = bill(reply, clock() - started, self._count, prompt_estimate)
             self.rate_limit.end(charge, cost)
         reply, cost = await self._counted(server, reply, cost, payload, budget, request)
@@ -422,7 +424,9 @@ class Client:
         if not line.status:
             raise NoAnswer(self.shown(line.why))
         try:
-            reply = await self._read(server, line.status, line.content, {}, payload, request)
+            reply = believed(
+                await self._read(server, line.status, line.content, {}, payload, request)
+            )
         except Malformed as error:
             raise NoAnswer(self.shown(str(error)), billed=True) from None
         except WrongServer as error:
