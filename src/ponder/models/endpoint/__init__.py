@@ -142,7 +142,8 @@ class Endpoint(Model, Served, Sampled, BudgetsThinking, Batched):
         for name in POSITIVE:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
-                raise UserError(f"{name} must be a number above 0, not {value}")
+                hint = "thinking = false turns it off" if name == "think" else ""
+                raise UserError(f"{name} must be a number above 0, not {value}", hint=hint)
         for name in NOT_NEGATIVE:
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
@@ -153,7 +154,7 @@ class Endpoint(Model, Served, Sampled, BudgetsThinking, Batched):
         host = provider_of(self.urls[0])
         if host and host != provider:
             message = f"{self.urls[0]} is {host}'s, not {provider}'s"
-            raise UserError(message, hint="leave out `provider`, or give its own `url`")
+            raise UserError(message, hint="leave out `provider`, or set the `url` of its server")
         if provider and self.protocol_name not in PROVIDERS[provider].protocols:
             names = " or ".join(f'protocol = "{name}"' for name in PROVIDERS[provider].protocols)
             message = f"{provider} has no protocol `{self.protocol_name}`"

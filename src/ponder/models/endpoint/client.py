@@ -40,7 +40,7 @@ from ponder.models.endpoint.failures import (
     speaks_https,
 )
 from ponder.models.endpoint.protocol import Protocol
-from ponder.models.endpoint.providers import provider_of, provider_of_key
+from ponder.models.endpoint.providers import PROVIDERS, provider_of_key
 from ponder.models.endpoint.rate_limit import RateLimit
 from ponder.models.endpoint.reply import (
     Malformed,
@@ -91,7 +91,7 @@ def connect(
     key = ""
     if endpoint.key:
         key = secrets.fill(endpoint.key)
-        _check_key(key, server_url, endpoint.key)
+        _check_key(key, endpoint, server_url)
     headers = {"Content-Type": "application/json", **protocol.headers(key)}
     for name, value in endpoint.headers.items():
         headers[name] = secrets.fill(value)
@@ -116,12 +116,12 @@ def connect(
     return url, headers
 
 
-def _check_key(key: str, server_url: str, name: str) -> None:
+def _check_key(key: str, endpoint: Endpoint, server_url: str) -> None:
     """Raise `UserError` if a key is another provider's, before it is sent there."""
     owner = provider_of_key(key)
-    provider = provider_of(server_url)
-    if owner and provider and owner != provider:
-        message = f"{name} holds a key of {owner}, and {server_url} is {provider}'s"
+    provider = endpoint.provider_name
+    if owner and owner != provider and provider and PROVIDERS[provider].host:
+        message = f"{endpoint.key} holds a key of {owner}, and {server_url} is {provider}'s"
         raise UserError(message, hint=f'key = "$NAME" names the variable with a key of {provider}')
 
 
