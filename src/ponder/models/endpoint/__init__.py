@@ -38,14 +38,16 @@ from ponder.core.capabilities import BudgetsThinking, CatalogEntry
 from ponder.core.secrets import Secrets, check_body, check_headers, check_url
 from ponder.models.endpoint.anthropic import Anthropic
 from ponder.models.endpoint.chat import Chat
-from ponder.models.endpoint.client import Client, Preview, connect, preview
+from ponder.models.endpoint.client import Client
 from ponder.models.endpoint.dials import HARD_BUDGETS, Dial
 from ponder.models.endpoint.gemini import Gemini
+from ponder.models.endpoint.http_request import Preview, connect, preview
 from ponder.models.endpoint.protocol import Protocol
 from ponder.models.endpoint.providers import (
     PROVIDERS,
     ProtocolName,
     ProviderName,
+    is_private,
     protocol_of,
     provider_of,
 )
@@ -288,7 +290,8 @@ class Endpoint(Model, Served, Sampled, BudgetsThinking, Batched):
             return await client.listed_prices()
 
     def catalogued(self) -> CatalogEntry | None:
-        if self._is_own_server:
+        # A catalog that knows no such address needn't be loaded, which takes 12 MB.
+        if self._is_own_server or (not self.provider_name and is_private(self.urls[0])):
             return None
         return CatalogEntry(self.id, self.provider_name, self.urls[0])
 
