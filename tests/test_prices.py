@@ -15,8 +15,8 @@ import pytest
 from ponder import Study
 from ponder.core import Bill, Prices
 from ponder.core.nouns import cost_of
-from ponder.models.endpoint.reply import read_cost, read_prices
 from ponder.models.endpoint import Endpoint
+from ponder.models.endpoint.reply import read_cost, read_prices
 from ponder.study.prices import FoundPrices, find_prices, price_lines
 
 STUDY = """
