@@ -160,6 +160,30 @@ def test_dials_are_sent_as_they_are_shown(serve) -> None:
     assert shown.url == f"{served.url}/chat/completions"
 
 
+AZURE = {"url": "https://name.openai.azure.com/openai/v1", "provider": "openai", "key": "$KEY"}
+BEDROCK = {"url": "https://bedrock-runtime.us-west-2.amazonaws.com/openai/v1", "key": "$KEY"}
+BUDGET = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "sent"),
+    [
+        (AZURE | EFFORT, {"reasoning_effort": "low"}),
+        (AZURE | OFF, {"reasoning_effort": "none"}),
+        (BEDROCK | EFFORT, {"reasoning_effort": "low"}),
+        ({"url": "http://litellm:4000/v1", "key": "$KEY", "body": BUDGET}, BUDGET),
+    ],
+)
+def test_servers_that_speak_chat_completions(
+    settings: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    """As docs/endpoints.md has them."""
+    shown = Endpoint(id="m", **settings).preview(request())
+    assert shown.url == f"{settings['url']}/chat/completions"
+    assert shown.headers["Authorization"] == "Bearer $KEY"
+    assert shown.body.items() >= sent.items()
+
+
 def test_dials_are_in_the_key() -> None:
     keys = set()
     for dial in ({}, EFFORT, {"effort": "high"}, THINK, ON, OFF):
