@@ -242,7 +242,7 @@ def line(tally: Tally, width: int = 10_000) -> str:
         facts.append(f"{_clock(unanswered * seconds / done)} left")
     tokens = f"{short(tally.tokens)} tokens"
     if tally.cost:
-        tokens += f", {tally.cost:.2f} {tally.currency}"
+        tokens += f", {money_text(tally.cost)} {tally.currency}"
     facts.append(tokens)
     for ending in ENDINGS:
         attempts = getattr(tally, ending)
