@@ -178,10 +178,12 @@ def test_servers_that_speak_chat_completions(
     settings: dict[str, Any], sent: dict[str, Any]
 ) -> None:
     """As docs/endpoints.md has them."""
-    shown = Endpoint(id="m", **settings).preview(request())
+    shown = Endpoint(id="m", budget=9000, **settings).preview(request())
     assert shown.url == f"{settings['url']}/chat/completions"
     assert shown.headers["Authorization"] == "Bearer $KEY"
     assert shown.body.items() >= sent.items()
+    field = "max_completion_tokens" if "provider" in settings else "max_tokens"  # OpenAI's
+    assert shown.body[field] == 9000
 
 
 def test_dials_are_in_the_key() -> None:

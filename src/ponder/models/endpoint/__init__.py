@@ -97,8 +97,8 @@ class Endpoint(Model, Served, Sampled, BudgetsThinking, Batched):
     served_as: str = not_in_key("")
     send_seed: bool = True  # send a different seed with every attempt
     body: dict[str, Any] = field(default_factory=dict)  # additional fields of the request's body
-    # the name of the budget in the request's body
-    budget_field: Literal["max_tokens", "max_completion_tokens"] = not_in_key("max_tokens")
+    # the name of the budget in a chat's body; default: max_completion_tokens at OpenAI, else max_tokens
+    budget_field: Literal["max_tokens", "max_completion_tokens"] | None = not_in_key(None)
     key: EnvVar | None = not_in_key(None)  # $NAME of the environment variable with the API key
     # additional headers; values may contain $NAME
     headers: dict[str, str] = field(default_factory=dict, metadata={"not_in_key": True})
