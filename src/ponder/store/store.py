@@ -508,6 +508,36 @@ class Store:
             rows = self._db.execute(sql, (self._find(cell), cell.quota.samples))
             return {row[0]: row[1:] for row in rows}
 
+    def bills(self, cell: StudyCell) -> dict[int, Bill]:
+        """Return by position the summed bill of the answered attempts at a problem."""
+        in_details = ", ".join(
+            f"""TOTAL(CASE WHEN details LIKE '%"{name}"%'
+                THEN json_extract(details, '$.{name}') END)"""
+            for name in (BILLED_COST, *REWARD)
+        )
+        sql = f"""SELECT position, SUM(prompt_tokens), SUM(thinking_tokens), SUM(answer_tokens),
+                 SUM(seconds), SUM(cached_tokens), COUNT(*),
+                 SUM(details LIKE '%"{BILLED_COST}"%'), {in_details}
+                 FROM attempt JOIN problem ON problem.id = attempt.problem
+                 WHERE {ASKED} AND status NOT IN ('failed', 'open') GROUP BY position"""
+        bills = {}
+        with self._one_at_a_time, self._reading():
+            for row in self._db.execute(sql, self._asked(cell)):
+                position, prompt, thinking, answer, seconds, cached, answers, reported = row[:8]
+                cost, reward_prompt, reward_completion, reward_cost = row[8:]
+                bills[position] = Bill(
+                    prompt,
+                    thinking,
+                    answer,
+                    seconds,
+                    cached_tokens=cached or 0,
+                    reward_prompt_tokens=int(reward_prompt),
+                    reward_completion_tokens=int(reward_completion),
+                    reward_cost=reward_cost,
+                    cost=cost if reported == answers else None,
+                )
+        return bills
+
     def begun(self, cell: StudyCell) -> dict[tuple[int, int], tuple[Completion, ...]]:
         """Return the finished turns of interrupted conversations, by position and sample."""
         sql = """SELECT position, sample, attempt.id
