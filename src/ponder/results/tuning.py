@@ -461,7 +461,7 @@ def _reference(
         candidates = list(order[order.index(choice) + 1 :])
     if not candidates:
         return None
-    return max(candidates, key=lambda i: float(np.nanmean(scores[i][:, 0])))
+    return max(candidates, key=lambda i: _mean_accuracy(scores[i]))
 
 
 def _same_settings(results: Results, trial: Trial) -> dict[int, str]:
@@ -530,7 +530,15 @@ def _rival(design: Cheapest, scores: Sequence[Floats], i: int) -> int | None:
     if design.reference is not None:
         return design.reference
     others = [j for j in range(len(scores)) if j != i]
-    return max(others, key=lambda j: float(np.nanmean(scores[j][:, 0])))
+    return max(others, key=lambda j: _mean_accuracy(scores[j]))
+
+
+def _mean_accuracy(scores: Floats) -> float:
+    """Return the mean accuracy on the answered problems; −∞ if there are none."""
+    answered = scores[~np.isnan(scores[:, 0]), 0]
+    if not len(answered):
+        return -math.inf
+    return float(answered.mean())
 
 
 def _percent(estimate: Estimate) -> str:

@@ -320,7 +320,10 @@ class Cheapest:
 
         It is compared with j, or with the floor if there is one.
         """
-        return -float(self._above_limit(scores, i, j).mean())
+        above = self._above_limit(scores, i, j)
+        if not len(above):
+            return 0.0
+        return -float(above.mean())
 
     def problems_to_decide(self, scores: Sequence[Floats], i: int, j: int | None) -> float:
         """Return how many more problems would decide whether i is good enough, compared with j.
