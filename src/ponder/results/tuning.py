@@ -46,6 +46,7 @@ Choice: TypeAlias = Literal[
 ]
 MARGIN = 0.02  # tolerable loss of accuracy, if nobody says another
 DAYS_PER_MONTH = 30.4
+AS_MUCH = 0.005  # savings that round to 0 %
 MANY = 100  # times the problems of the study: as good as never
 AMOUNTS = {"tokens": output_tokens, "cost": cost, "seconds": seconds}
 
@@ -175,6 +176,9 @@ class Tuning:
         verbs = {"cost": "costs", "tokens": "uses", "seconds": "takes"}
         nouns = {"cost": "", "tokens": " output tokens", "seconds": " time"}
         assert saving is not None
+        if max(abs(saving.low), abs(saving.high)) < AS_MUCH:
+            equal = {"cost": "costs as much", "tokens": "uses as many output tokens"}
+            return f"{equal.get(self.by, 'takes as long')} as"
         if saving.value < 0:
             flipped = Estimate(
                 -saving.value, -saving.high, -saving.low, saving.attempts, saving.problems
@@ -461,7 +465,8 @@ def _reference(
         candidates = list(order[order.index(choice) + 1 :])
     if not candidates:
         return None
-    return max(candidates, key=lambda i: _mean_accuracy(scores[i]))
+    # Of equally accurate ones the most expensive: it saves most.
+    return max(candidates, key=lambda i: (_mean_accuracy(scores[i]), order.index(i)))
 
 
 def _same_settings(results: Results, trial: Trial) -> dict[int, str]:
