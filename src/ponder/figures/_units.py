@@ -36,6 +36,10 @@ TITLES: dict[TokenKind, str] = {
 # forcing turns the replies that it cuts into thinking, and only those. Output tokens are right for
 # a model that often answers at once.
 REPORTS = 0.9
+SECONDS_NOTE = (
+    "Seconds are those of all calls of an answer, with the server's queue, so they depend on how "
+    "many were in progress at once."
+)
 PRICE_DOCS = "docs/endpoints.md#prices"
 LEVELS = "levels"  # the unit of sizes that are only ranks: level 4 isn't twice level 2
 
@@ -46,25 +50,19 @@ TOKEN_COLUMN = re.compile(r"^(without_)?tokens(?=_|$)")
 AMOUNT_COLUMN = re.compile(r"^(budget|most|median|geometric_mean|quantile_90)(?=_low$|_high$|$)")
 
 
-def resource(outcomes: Sequence[Outcome], measure: Measure, tokens: Tokens) -> Resource:
-    """Return what to measure of each attempt; raise `UserError` where it is unknown."""
+def amount_columns(outcomes: Sequence[Outcome], measure: Measure, tokens: Tokens) -> Row:
+    """Return columns of a figure's table that say what it measures, for `Amounts.of`.
+
+    Raise `UserError` if that is unknown of an attempt.
+    """
     if measure == "cost":
-        _currency(outcomes)
+        currency = _currency(outcomes)
         for outcome in outcomes:
             if outcome.answered and outcome.cost is None:
                 raise _without_cost(outcome)
-        return "cost"
+        return {"measure": measure, "currency": currency}
     if measure == "seconds":
         _check_seconds(outcomes)
-        return "seconds"
-    return token_kind(outcomes, tokens)
-
-
-def resource_columns(outcomes: Sequence[Outcome], measure: Measure, tokens: Tokens) -> Row:
-    """Return columns of a figure's table that say what it measures, for `Amounts.of`."""
-    if measure == "cost":
-        return {"measure": measure, "currency": _currency(outcomes)}
-    if measure == "seconds":
         return {"measure": measure}
     return token_columns(outcomes, tokens)
 
@@ -78,7 +76,7 @@ class Amounts:
 
     @classmethod
     def of(cls, panel: Row) -> Amounts:
-        """Return those of a row with the columns of `resource_columns`."""
+        """Return those of a row with the columns of `amount_columns`."""
         return cls(panel.get("measure") or panel["token_kind"], panel.get("currency", ""))
 
     @property
@@ -147,10 +145,14 @@ class Amounts:
         for table, rows in tables.items():
             renamed[table] = rows
             if table != "published":
-                renamed[table] = [
-                    {self.column(name): value for name, value in row.items()} for row in rows
-                ]
+                renamed[table] = [self._named(row) for row in rows]
         return renamed
+
+    def _named(self, row: Row) -> Row:
+        named = {self.column(name): value for name, value in row.items()}
+        if self.resource == "cost" and named.keys() != row.keys():
+            named["currency"] = self.currency
+        return named
 
 
 OUTPUT_TOKENS = Amounts("output")
@@ -243,11 +245,13 @@ def token_columns(outcomes: Sequence[Outcome], tokens: Tokens) -> Row:
 
 
 def token_findings(records: Records) -> list[str]:
-    """Return a sentence if `auto` chose output tokens, so that the reader knows why."""
+    """Return a sentence if `auto` chose output tokens, or if seconds may be another run's."""
     for record in records:
         if record.get("token_kind_why"):
             title = TITLES[record["token_kind"]]
             return [f"Tokens are {title} for all models: {record['token_kind_why']}."]
+        if record.get("measure") == "seconds":
+            return [SECONDS_NOTE]
     return []
 
 

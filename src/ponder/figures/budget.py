@@ -33,8 +33,7 @@ from ponder.figures._units import (
     Amounts,
     Measure,
     Tokens,
-    resource,
-    resource_columns,
+    amount_columns,
     token_findings,
 )
 from ponder.figures._variants import (
@@ -83,9 +82,9 @@ class Budget(Figure):
         reference = variant_labels(outcomes)[reference_key]
         short = short_names(outcomes, reference_key)
         colour_of = colours(short)
-        measured = resource(outcomes, self.measure, self.tokens)
-        amounts = Amounts(measured)
-        for panel in panels(by_variant(outcomes), self.by, measured):
+        measured = amount_columns(outcomes, self.measure, self.tokens)
+        amounts = Amounts.of(measured)
+        for panel in panels(by_variant(outcomes), self.by, amounts.resource):
             data = panel.data
             largest = self.most
             if not largest:
@@ -100,7 +99,7 @@ class Budget(Figure):
                 "problems": data.problems,
                 "cut_short": cut_short(data, short),
                 "pooled": panel.pooled,
-                **resource_columns(outcomes, self.measure, self.tokens),
+                **measured,
                 "estimated": panel.estimated,
                 "rests_on": panel.rests_on,
                 "reference_label": short[reference],

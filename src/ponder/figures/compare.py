@@ -34,8 +34,7 @@ from ponder.figures._units import (
     Amounts,
     Measure,
     Tokens,
-    resource,
-    resource_columns,
+    amount_columns,
     size_title,
     token_findings,
     unit_of,
@@ -93,13 +92,13 @@ class Compare(Figure):
             of_a, of_b = tasks[task_of[outcome.cell.task_key]]
             side = of_b if outcome.cell.variant_key == b else of_a
             side.append(outcome)
-        measured = resource(both, self.measure, self.tokens)
-        amounts = Amounts(measured)
-        results = compare_tasks(list(tasks.values()), self.margin, measured)
+        measured = amount_columns(both, self.measure, self.tokens)
+        amounts = Amounts.of(measured)
+        results = compare_tasks(list(tasks.values()), self.margin, amounts.resource)
         tables = compared_tables((names[a], names[b]), tasks, results, amounts)
         for panel in tables["panels"]:
             sides = tasks[panel["task"]]
-            panel.update(resource_columns(both, self.measure, self.tokens))
+            panel.update(measured)
             panel["pooled"] = pooled(side for side in sides if side)
         return tables
 

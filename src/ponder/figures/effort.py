@@ -58,11 +58,10 @@ from ponder.figures._units import (
     Amounts,
     Measure,
     Tokens,
+    amount_columns,
     estimated,
     no_overlay,
     overlay_notes,
-    resource,
-    resource_columns,
     singular,
     size_title,
     token_findings,
@@ -111,13 +110,12 @@ class Effort(Figure):
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         names = ("summary", "fits", "sizes", "by_budget", "curves", "outcomes", "attempts")
         tables: Tables = {name: [] for name in names}
-        measured = resource(outcomes, self.measure, self.tokens)
-        amounts = Amounts(measured)
-        measure_columns = resource_columns(outcomes, self.measure, self.tokens)
+        measured = amount_columns(outcomes, self.measure, self.tokens)
+        amounts = Amounts.of(measured)
         stride = math.ceil(len(outcomes) / MAX_LISTED)
         level = LEVEL if self.adaptive else 0.95
         for series, attempts in by_series(outcomes):
-            data = columns(attempts, measured)
+            data = columns(attempts, amounts.resource)
             unit = unit_of(attempts, self.unit)
             fits = effort(data)
             critical = critical_size(data, level)
@@ -130,11 +128,11 @@ class Effort(Figure):
                 lapse=critical.lapse,
                 effort=_trend(fits),
                 compared_at=quoted_size,
-                no_fit=_why_no_fit(data, fits.on_all, quoted_size, Amounts.of(measure_columns)),
+                no_fit=_why_no_fit(data, fits.on_all, quoted_size, amounts),
                 no_fit_to_solved=_why_no_fit_to_solved(fits.on_solved, quoted_size),
                 rests_on="; ".join(note for note in notes if note),
                 unit=unit,
-                **measure_columns,
+                **measured,
                 basis=basis(attempts),
             )
             tables["summary"].append(summary)
@@ -150,8 +148,8 @@ class Effort(Figure):
                         basis=summary["basis"],
                     )
                     tables["by_budget"].append(row)
-            for outcome in _listed(attempts, measured, stride):
-                tables["attempts"].append(_attempt_row(series, outcome, measured))
+            for outcome in _listed(attempts, amounts.resource, stride):
+                tables["attempts"].append(_attempt_row(series, outcome, amounts.resource))
         return amounts.named(tables)
 
     def findings(self, tables: Tables) -> list[str]:

@@ -42,8 +42,7 @@ from ponder.figures._units import (
     Amounts,
     Measure,
     Tokens,
-    resource,
-    resource_columns,
+    amount_columns,
     token_findings,
 )
 from ponder.figures._variants import (
@@ -123,8 +122,9 @@ class Frontier(Figure):
         reference = variant_labels(outcomes)[reference_key]
         short = short_names(outcomes, reference_key)
         colour_of = colours(short)
-        measured = resource(outcomes, self.measure, self.tokens)
-        for panel in panels(by_variant(outcomes), self.by, measured, self.pool_seeds):
+        measured = amount_columns(outcomes, self.measure, self.tokens)
+        amounts = Amounts.of(measured)
+        for panel in panels(by_variant(outcomes), self.by, amounts.resource, self.pool_seeds):
             data = panel.data
             panel_row = {
                 "panel": panel.title,
@@ -133,7 +133,7 @@ class Frontier(Figure):
                 "rests_on": panel.rests_on,
                 "cut_short": cut_short(data, short),
                 "pooled": panel.pooled,
-                **resource_columns(outcomes, self.measure, self.tokens),
+                **measured,
                 "estimated": panel.estimated,
                 "seeds_pooled": seeds_pooled(data) if self.pool_seeds else "",
                 "reference_label": short[reference],
@@ -154,7 +154,7 @@ class Frontier(Figure):
             row["verdict"] = self._verdict(row)
         if self.overlay:
             tables["published"] = self._published_rows()
-        return Amounts(measured).named(tables)
+        return amounts.named(tables)
 
     def _verdict(self, row: Row) -> str | None:
         if row["p_value"] is None:
@@ -213,6 +213,8 @@ class Frontier(Figure):
             else:
                 clause = _on_frontier(variants)
             sentences.append(f"{panel['panel']}: {clause}.")
+            for headline in self.headlines(tables, panel):
+                sentences.append(f"{panel['panel']}: {headline}.")
             for row in variants:
                 if row["verdict"]:
                     clause = self._against(row, panel)
@@ -220,6 +222,10 @@ class Frontier(Figure):
         for benchmark, rows in by_benchmark(tables["published"]).items():
             sentences.append(_published_differences(benchmark, rows))
         return sentences
+
+    def headlines(self, tables: Tables, panel: Row) -> list[str]:  # noqa: ARG002 for subclasses
+        """Return further sentences on a panel, without its name and the full stop."""
+        return []
 
     def _against(self, row: Row, panel: Row) -> str:
         """Compare a variant with the reference: tokens, accuracy, and what it cost to make."""

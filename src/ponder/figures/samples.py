@@ -37,8 +37,7 @@ from ponder.figures._units import (
     Amounts,
     Measure,
     Tokens,
-    resource,
-    resource_columns,
+    amount_columns,
     token_findings,
 )
 from ponder.figures._variants import panel_title
@@ -67,8 +66,8 @@ class Samples(Figure):
         measure: Measure = "tokens"
         if self.against in ("cost", "seconds"):
             measure = self.against
-        measured = resource(outcomes, measure, self.tokens)
-        amounts = Amounts(measured)
+        measured = amount_columns(outcomes, measure, self.tokens)
+        amounts = Amounts.of(measured)
         names = model_labels(outcomes)
         for title, attempts in self._panels(outcomes):
             by_model: dict[str, list[Outcome]] = {}
@@ -78,13 +77,13 @@ class Samples(Figure):
                 "panel": title,
                 "rests_on": counts(attempts),
                 "pooled": pooled(by_model.values()),
-                **resource_columns(outcomes, measure, self.tokens),
+                **measured,
                 "basis": basis(attempts),
             }
             tables["panels"].append(panel)
             for model, model_attempts in by_model.items():
                 sampled = basis(model_attempts)
-                for row in _rows(one_series(model_attempts), measured):
+                for row in _rows(one_series(model_attempts), amounts.resource):
                     if self.against != "samples" and not row["tokens"]:
                         raise UserError(
                             f"`{model}` took no {amounts.noun}, and a logarithmic axis has no 0",

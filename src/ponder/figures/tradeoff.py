@@ -40,10 +40,9 @@ from ponder.figures._units import (
     Amounts,
     Measure,
     Tokens,
+    amount_columns,
     no_overlay,
     overlay_notes,
-    resource,
-    resource_columns,
     token_findings,
 )
 from ponder.stats.accuracy import accuracy, mean
@@ -72,7 +71,8 @@ class Tradeoff(Figure):
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"summary": [], "points": []}
         recorded = with_details(outcomes, "per_turn")
-        measured = resource(recorded, self.measure, self.tokens)
+        measured = amount_columns(recorded, self.measure, self.tokens)
+        amounts = Amounts.of(measured)
         names = task_series_labels(recorded, ("per_turn",))
         groups: dict[str, dict[int, dict[int, list[Outcome]]]] = {}
         for outcome in recorded:
@@ -90,16 +90,16 @@ class Tradeoff(Figure):
                     "rests_on": counts(attempts),
                     "pooled": pooled(by_turn.values(), ("per_turn",)),
                     **_tested(_turn_length(by_turn)),
-                    **resource_columns(recorded, self.measure, self.tokens),
+                    **measured,
                     "basis": basis(attempts),
                 }
                 tables["summary"].append(summary)
                 for per_turn, turn_attempts in sorted(by_turn.items()):
-                    point = _point(turn_attempts, measured)
+                    point = _point(turn_attempts, amounts.resource)
                     tables["points"].append(
                         {"series": series, "steps": steps, "per_turn": per_turn, **point}
                     )
-        return Amounts(measured).named(tables)
+        return amounts.named(tables)
 
     def findings(self, tables: Tables) -> list[str]:
         sentences = token_findings(tables["summary"])
