@@ -182,7 +182,8 @@ def _without_cost(outcome: Outcome) -> UserError:
     asked = " or ".join(f"`{model.title()}`" for model in cell.asks() if model.prices is None)
     return UserError(
         f"the cost of `{name}` is unknown: {asked}, which it asks, has no prices",
-        hint=f"{HINT.replace('its [[model]]', 'its table')}; {PRICE_DOCS}",
+        hint="pip install 'ponder-lab[prices]' knows the prices of many providers; a judge with "
+        f"other `prices` in its table is another judge, which a run asks anew; {PRICE_DOCS}",
     )
 
 
