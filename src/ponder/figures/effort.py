@@ -1,5 +1,5 @@
-"""Plots tokens, money or seconds against problem size, with a fitted power law and the size at which accuracy falls
-below 50 %.
+"""Plots tokens, money or seconds against problem size, with a fitted power law and the size at which
+accuracy falls below 50 %.
 
 The tokens are thinking tokens, or output tokens (thinking + answer) if a model reasons in its reply
 and so reports no thinking. A task of one size, such as a benchmark, has no trend: its tokens are

@@ -207,14 +207,14 @@ class Frontier(Figure):
             if panel["seeds_pooled"]:
                 sentences.append(f"{panel['panel']}: {panel['seeds_pooled']}.")
         for panel in with_answers(tables["panels"]):
+            for headline in self.headlines(tables, panel):
+                sentences.append(f"{panel['panel']}: {headline}.")
             variants = rows_of(tables["variants"], panel)
             if len(variants) == 1:
                 clause = _alone(variants[0], panel)
             else:
                 clause = _on_frontier(variants)
             sentences.append(f"{panel['panel']}: {clause}.")
-            for headline in self.headlines(tables, panel):
-                sentences.append(f"{panel['panel']}: {headline}.")
             for row in variants:
                 if row["verdict"]:
                     clause = self._against(row, panel)

@@ -1,4 +1,5 @@
-"""Plots final task accuracy against tokens, money or seconds, with one labelled point per number of steps per turn.
+"""Plots final task accuracy against tokens, money or seconds, with one labelled point per number of
+steps per turn.
 
 Shows whether a model executes a fixed number of steps better in few large turns or in many small
 ones. After Sinha et al. (2025), whose points are about 20 rollouts each, without intervals; here
