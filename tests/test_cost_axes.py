@@ -8,6 +8,7 @@ from typing import Any
 
 import made_up
 import pytest
+from test_figures import domains
 from test_frontier import attempts
 from test_judged_runs import write_study
 
@@ -251,10 +252,19 @@ def test_the_ends_of_the_frontier_by_hand() -> None:
     assert best.startswith("tents: most accurate on it: long, 0.000801 [")
     assert costs.startswith("tents: long costs 3.99 [")
     assert "times as much as short, for +30.0 points [" in costs
+    [domain] = domains(figure.draw(tables).to_dict(), "x")
+    assert domain == [0.0, pytest.approx(1.12 * 0.000801)]
     seconds = Cost(measure="seconds")
     findings = seconds.findings(seconds.estimate(outcomes))
     assert "with the server's queue" in findings[0]
     assert any("long takes 4 [4, 4] times as long as short" in finding for finding in findings)
+
+
+def test_critical_sizes_under_spending_limits() -> None:
+    outcomes = made_up.priced(outcomes_of_two_models(), PRICES)
+    rows = Effort(measure="cost").estimate(outcomes)["by_budget"]
+    largest = max(row["budget_cost"] for row in rows)
+    assert 0 < min(row["budget_cost"] for row in rows) < 0.2 * largest < 0.01
 
 
 def test_seconds_of_training_are_repaid_and_money_for_it_is_unknown() -> None:

@@ -469,12 +469,15 @@ def _frame(rows: Records, x: str = "tokens") -> Frame:
 
 def _axes(frame: Frame, unit: str = "tokens", field: str = "tokens") -> tuple[alt.X, alt.Y]:
     # Vega would round the ends of the axes, and the labels would no longer stand where they were
-    # placed. No format of the ticks: whole numbers would label 0.5 and 1 alike.
+    # placed. No format of the ticks of tokens: whole numbers would label 0.5 and 1 alike.
+    axis = alt.Axis(tickCount=6, labelOverlap="greedy", labelSeparation=4)
+    if field != "tokens":
+        axis.format = ",~r"
     x = alt.X(
         f"{field}:Q",
         title=f"mean {unit} per answer",
         scale=alt.Scale(domain=list(frame.x), nice=False, zero=False),
-        axis=alt.Axis(tickCount=6),
+        axis=axis,
     )
     y = alt.Y(
         "accuracy:Q",
