@@ -33,6 +33,8 @@ Remember: TypeAlias = Literal["answers", "visible", "all"]
 Part: TypeAlias = Literal["all", "thinking", "answer"]
 # Which tokens of a reply; output is thinking and answer together.
 TokenKind: TypeAlias = Literal["output", "thinking", "answer"]
+# What an attempt took, as figures measure it: tokens of a kind, money, or seconds.
+Resource: TypeAlias = Literal["output", "thinking", "answer", "cost", "seconds"]
 # The rows of a table, and the named tables that a figure is drawn from: plain JSON values.
 Records: TypeAlias = list[dict[str, Any]]
 Tables: TypeAlias = dict[str, Records]
@@ -234,10 +236,13 @@ class Prices:
 
 
 def cost_of(bill: Bill, prices: Prices | None) -> float | None:
-    """Return what a model's calls cost, without the reward's part; None if unknown."""
-    if prices is None:
-        return bill.cost
-    return prices.cost(bill)
+    """Return what a model's calls cost, the reward's part included; None if unknown."""
+    cost = bill.cost
+    if prices is not None:
+        cost = prices.cost(bill)
+    if cost is None:
+        return None
+    return cost + bill.reward_cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,7 +436,8 @@ class Outcome(NamedTuple):
 
     @property
     def bill(self) -> Bill:
-        """The bill without the reward's part."""
+        """The summed bill of all turns, the reward's part included."""
+        details = self.details
         return Bill(
             self.prompt_tokens,
             self.thinking_tokens,
@@ -439,8 +445,16 @@ class Outcome(NamedTuple):
             self.seconds,
             self.counted_by,
             self.cached_tokens,
-            cost=self.details.get(BILLED_COST),
+            details.get("reward_prompt_tokens", 0),
+            details.get("reward_completion_tokens", 0),
+            details.get("reward_cost", 0.0),
+            cost=details.get(BILLED_COST),
         )
+
+    @property
+    def cost(self) -> float | None:
+        """What the attempt cost, with what its methods paid other models; None if unknown."""
+        return self.cell.cost(self.bill)
 
     def tokens(self, kind: TokenKind) -> int:
         if kind == "thinking":
@@ -448,6 +462,15 @@ class Outcome(NamedTuple):
         if kind == "answer":
             return self.answer_tokens
         return self.thinking_tokens + self.answer_tokens
+
+    def used(self, resource: Resource) -> float:
+        """Return how much of a resource the attempt took; nan for a cost that is unknown."""
+        if resource == "seconds":
+            return self.seconds
+        if resource == "cost":
+            cost = self.cost
+            return math.nan if cost is None else cost
+        return self.tokens(resource)
 
 
 @dataclass(frozen=True, slots=True)

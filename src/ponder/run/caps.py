@@ -69,7 +69,9 @@ MOST = 2**62  # tokens, where only money has a cap
 
 def priced(bill: Bill, prices: Prices | None) -> Money:
     """Return the tokens of a bill and their price, the reward's part included."""
-    cost = bill.reward_cost + (cost_of(bill, prices) or 0.0)
+    cost = cost_of(bill, prices)
+    if cost is None:
+        cost = bill.reward_cost
     return Money(bill.total_tokens, cost)
 
 
