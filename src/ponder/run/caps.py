@@ -80,10 +80,10 @@ def priced_at_most(spend: Spend | None, prices: Prices | None) -> Money:
     """
     if spend is None:
         return NOTHING
-    cost = spend.reward_cost
+    cost = spend.other_cost
     if prices:
-        cost += prices.cost_at_most(spend)
-    return Money(spend.tokens + spend.reward_tokens, cost)
+        cost = prices.cost_at_most(spend)
+    return Money(spend.tokens + spend.reward_tokens, cost + spend.reward_cost)
 
 
 def tolerated(limit: Spend | None) -> Spend | None:
@@ -94,6 +94,8 @@ def tolerated(limit: Spend | None) -> Spend | None:
         prompt_tokens=math.ceil(PROMPT_TOLERANCE * limit.prompt_tokens),
         reward_tokens=math.ceil(PROMPT_TOLERANCE * limit.reward_tokens),
         reward_cost=PROMPT_TOLERANCE * limit.reward_cost,
+        other_prompt_tokens=math.ceil(PROMPT_TOLERANCE * limit.other_prompt_tokens),
+        other_cost=PROMPT_TOLERANCE * limit.other_cost,
     )
 
 
