@@ -13,10 +13,11 @@ With one sample per problem the oracle profits from luck: an answer that was rig
 as one that would be right again. It is an upper bound. With several samples it also chooses by all
 samples but one and is scored on that one, which is what is left of the bound without luck.
 
-Thresholds, rules and the best single setting are chosen on nine tenths of the problems and scored on
-the last tenth, five times over. The best of all rules is chosen inside the same folds, among all
-pairs, signs, thresholds and single settings, so its numbers need no correction for having been the
-best of many. benchmarks/coverage_routing.py has the coverage of the intervals.
+A rule's values are cross-validated: its threshold is chosen on nine tenths of the problems and scored
+on the last tenth, five times over. The threshold to deploy is chosen on all problems, and so is the
+best of all rules. Their intervals hold for every threshold at once, and for the best one for every
+pair, sign and threshold at once (single-step max-t), because otherwise the best of many would look
+better than it is. benchmarks/coverage_routing.py has their coverage.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -80,11 +81,19 @@ class Rule:
         return self.sign not in ("size", "prompt_tokens", "none")
 
     def text(self) -> str:
-        """Return the rule as the method `escalate` writes it."""
+        """Return the sign with its threshold."""
         if self.threshold is None:
             return self.sign
         relation = "<" if self.sign == "agreement" else ">="
         return f"{self.sign} {relation} {self.threshold:g}"
+
+    def escalate(self) -> dict[str, Any]:
+        """Return the settings of the method `escalate` that apply the rule; {} for no routing."""
+        if self.sign == "none":
+            return {}
+        if self.sign.startswith("disagree of "):
+            return {"when": ["disagree"], "n": int(self.sign[-1])}
+        return {"when": self.text().split(" or ")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +112,7 @@ class Route:
 
     cheap: str
     expensive: str  # equal to `cheap` if no routing was best
-    rule: Rule  # its threshold is chosen on all problems
+    rule: Rule  # with the threshold that is chosen on all problems
     scored: Scored
     escalated: Estimate  # fraction of requests that the expensive setting answers
 
@@ -116,7 +125,7 @@ class Routing:
     settings: tuple[str, ...]  # from the cheapest to the most expensive
     margin: float
     single: str  # the best single setting, chosen on all problems
-    single_accuracy: Estimate  # cross-validated, as its choice is
+    single_accuracy: Estimate
     single_cost: Estimate
     oracle: Scored  # an upper bound, which profits from luck
     held_out_oracle: Scored | None  # without luck; None: too few samples per problem
@@ -271,6 +280,11 @@ class _Candidate(NamedTuple):
     accuracy: Floats
     cost: Floats
     escalated: Floats
+
+    @property
+    def family(self) -> tuple[str, str, Sign]:
+        """What it has in common with candidates that differ in their threshold alone."""
+        return self.cheap, self.expensive, self.rule.sign
 
 
 def _alone(setting: _Setting) -> _Candidate:
@@ -488,8 +502,7 @@ class _Candidates:
         families: dict[tuple[str, str, Sign], list[int]] = {}
         for index, candidate in enumerate(self.candidates):
             if candidate.rule.sign != "none":
-                family = (candidate.cheap, candidate.expensive, candidate.rule.sign)
-                families.setdefault(family, []).append(index)
+                families.setdefault(candidate.family, []).append(index)
         return list(families.values())
 
     def policy(self, row: int) -> _Policy:
@@ -515,12 +528,6 @@ class _Choice:
         if self._reference is not None:
             return self._reference
         return self.on_all(self._singles)
-
-    def single(self) -> _Policy:
-        """Return what the single setting chosen on the other folds does on each problem."""
-        if self._reference is not None:
-            return self._singles.policy(self._reference)
-        return self.policy(self._singles)
 
     def on_all(self, candidates: _Candidates) -> int:
         """Return the position of the candidate that is chosen on all problems."""
@@ -569,78 +576,79 @@ class _Comparison:
     def __init__(self, choice: _Choice, singles: _Candidates, attempts: int) -> None:
         self._choice = choice
         self._single = singles.policy(choice.single_on_all())
-        self._held_out_single = choice.single()
+        self._problems = len(self._single.cost)
         self._attempts = attempts
         rng = np.random.default_rng(32)
-        self._draws = rng.standard_normal((DRAWS, len(self._single.cost)))
-
-    def oracle(self, policy: _Policy) -> Scored:
-        return self._score(policy, policy, self._single, 0.95, 0.95)
+        self._draws = rng.standard_normal((DRAWS, self._problems))
 
     def single(self) -> tuple[Estimate, Estimate]:
         """Return the accuracy and the cost of the best single setting."""
-        held_out = self._held_out_single
         accuracy = over_problems(self._single.accuracy, self._attempts)
-        return (
-            _with_value(accuracy, float(held_out.accuracy.mean())),
-            _with_value(_mean_cost(self._single.cost, 0.95), float(held_out.cost.mean())),
-        )
+        return accuracy, _mean_cost(self._single.cost, 0.95)
+
+    def oracle(self, policy: _Policy) -> Scored:
+        return self._score(policy, policy, 0.95, 0.95)
 
     def route(self, candidates: _Candidates) -> Route:
         """Return the route that is chosen among candidates, with its numbers."""
         row = self._choice.on_all(candidates)
         chosen = candidates.candidates[row]
         deployed = candidates.policy(row)
-        held_out = self._choice.policy(candidates)
-        differences = candidates.accuracy - self._single.accuracy
-        level = simultaneous_level(differences, self._draws)
+        held_out = self._held_out(candidates, row)
+        level = simultaneous_level(candidates.accuracy - self._single.accuracy, self._draws)
         log_costs = _log_influences(candidates.cost, self._single.cost)
         cost_level = simultaneous_level(log_costs, self._draws)
-        escalated = over_problems(deployed.escalated, len(deployed.escalated), level=level)
+        escalated = over_problems(deployed.escalated, self._problems, level=level)
         return Route(
             cheap=chosen.cheap,
             expensive=chosen.expensive,
             rule=chosen.rule,
-            scored=self._score(deployed, held_out, self._held_out_single, level, cost_level),
+            scored=self._score(deployed, held_out, level, cost_level),
             escalated=_with_value(escalated, float(held_out.escalated.mean())),
         )
 
+    def _held_out(self, candidates: _Candidates, row: int) -> _Policy:
+        """Return what a candidate's rule does with thresholds chosen on the other folds."""
+        family = candidates.candidates[row].family
+        rows = []
+        for index, candidate in enumerate(candidates.candidates):
+            if candidate.family == family:
+                rows.append(index)
+        return self._choice.policy(candidates.subset(rows))
+
     def _score(
-        self,
-        deployed: _Policy,
-        held_out: _Policy,
-        held_out_single: _Policy,
-        level: float,
-        cost_level: float,
+        self, deployed: _Policy, held_out: _Policy, level: float, cost_level: float
     ) -> Scored:
         """Return intervals for the policy on all problems, around its values on held-out ones."""
         single = self._single
-        difference = _zero(len(single.cost))
-        if not np.array_equal(deployed.accuracy, single.accuracy):
+        if np.array_equal(deployed.cost, single.cost):  # it is the single setting
+            difference = Estimate(0.0, 0.0, 0.0, self._problems, self._problems)
+            saving = difference
+        else:
             difference = paired_difference(deployed.accuracy, single.accuracy, level)
-        saving = _zero(len(single.cost))
-        if not np.array_equal(deployed.cost, single.cost):
             saving = _saving(deployed.cost, single.cost, cost_level)
         accuracy = over_problems(deployed.accuracy, self._attempts, level=level)
-        held_out_difference = float((held_out.accuracy - held_out_single.accuracy).mean())
+        held_out_difference = float((held_out.accuracy - single.accuracy).mean())
         return Scored(
             accuracy=_with_value(accuracy, float(held_out.accuracy.mean())),
             cost=_with_value(_mean_cost(deployed.cost, cost_level), float(held_out.cost.mean())),
             difference=_with_value(difference, held_out_difference),
-            saving=_with_value(saving, _fraction_saved(held_out.cost, held_out_single.cost)),
+            saving=_with_value(saving, _fraction_saved(held_out.cost, single.cost)),
         )
 
     def reached(self, candidates: _Candidates, oracle: _Policy) -> Estimate:
         """Return the part of the oracle's saving that the chosen candidate reaches."""
-        unit = float(self._single.cost.mean())
-        problems = len(oracle.cost)
-        if unit <= 0:
-            return Estimate(math.nan, -math.inf, math.inf, problems, problems)
-        deployed = candidates.policy(self._choice.on_all(candidates))
+        single = float(self._single.cost.mean())
+        available = single - float(oracle.cost.mean())
+        if single <= 0 or available <= 0:
+            return Estimate(math.nan, -math.inf, math.inf, self._problems, self._problems)
+        row = self._choice.on_all(candidates)
         level = simultaneous_level(candidates.cost - self._single.cost, self._draws)
-        return gap_closed(
-            -self._single.cost / unit, -deployed.cost / unit, -oracle.cost / unit, level
-        )
+        # In units of the mean cost, because the interval counts on values about 1.
+        deployed = -candidates.cost[row] / single
+        part = gap_closed(-self._single.cost / single, deployed, -oracle.cost / single, level)
+        held_out = float(self._held_out(candidates, row).cost.mean())
+        return _with_value(part, (single - held_out) / available)
 
 
 def simultaneous_level(influences: Floats, draws: Floats) -> float:
@@ -661,10 +669,6 @@ def simultaneous_level(influences: Floats, draws: Floats) -> float:
         chunk = np.abs(draws @ standardised[start : start + CHUNK].T)
         largest = np.maximum(largest, chunk.max(axis=1))
     return 2 * NormalDist().cdf(float(np.quantile(largest, 0.95))) - 1
-
-
-def _zero(problems: int) -> Estimate:
-    return Estimate(0.0, 0.0, 0.0, problems, problems)
 
 
 def _with_value(interval: Estimate, value: float) -> Estimate:
