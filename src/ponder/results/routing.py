@@ -36,10 +36,11 @@ def routing_sentences(routing: Routing) -> list[str]:
         )
     else:
         points = f"(difference {_points(best.scored.difference)} points)"
-        quality = f"is not worse by more than {100 * routing.margin:g} points {points}"
+        margin = f"{100 * routing.margin:g} {'point' if routing.margin == 0.01 else 'points'}"
+        quality = f"is not worse by more than {margin} {points}"
         opening = "Routing is worth it"
         if routing.worth == "unclear":
-            quality = f"may be worse by more than {100 * routing.margin:g} points {points}"
+            quality = f"may be worse by more than {margin} {points}"
             opening = "Routing may be worth it"
         sentences.append(
             f"{opening}: {rule_text(best)} saves {_percent(best.scored.saving)} beside "

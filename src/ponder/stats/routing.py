@@ -26,7 +26,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -34,6 +33,7 @@ import numpy as np
 from ponder.core import Estimate, Outcome
 from ponder.stats.accuracy import mean, problem_means
 from ponder.stats.columns import Bools, Floats, Ints
+from ponder.stats.corrections import level_for_all
 from ponder.stats.paired import paired_difference
 from ponder.stats.ratios import Log
 from ponder.stats.samples import gap_closed, over_problems
@@ -45,8 +45,7 @@ THRESHOLDS = 20  # quantiles of a sign that are tried as its threshold
 LITTLE = 0.05  # a saving of the oracle below this isn't worth a rule
 # Choosing by all of the margin would leave none of it to the noise of the test.
 CHOICE = 0.5
-DRAWS = 1000  # of the largest error among all candidates
-CHUNK = 500  # candidates at once
+DRAWS = 2000  # of the largest error among all candidates
 
 # What a request, or the first answer to it, is sent on by. `disagree of 2`: two cheap answers differ;
 # `agreement`: the fraction of a vote's samples that its winner got.
@@ -578,8 +577,6 @@ class _Comparison:
         self._single = singles.policy(choice.single_on_all())
         self._problems = len(self._single.cost)
         self._attempts = attempts
-        rng = np.random.default_rng(32)
-        self._draws = rng.standard_normal((DRAWS, self._problems))
 
     def single(self) -> tuple[Estimate, Estimate]:
         """Return the accuracy and the cost of the best single setting."""
@@ -595,9 +592,9 @@ class _Comparison:
         chosen = candidates.candidates[row]
         deployed = candidates.policy(row)
         held_out = self._held_out(candidates, row)
-        level = simultaneous_level(candidates.accuracy - self._single.accuracy, self._draws)
+        level = _level_for_all(candidates.accuracy - self._single.accuracy)
         log_costs = _log_influences(candidates.cost, self._single.cost)
-        cost_level = simultaneous_level(log_costs, self._draws)
+        cost_level = _level_for_all(log_costs)
         escalated = over_problems(deployed.escalated, self._problems, level=level)
         return Route(
             cheap=chosen.cheap,
@@ -643,7 +640,7 @@ class _Comparison:
         if single <= 0 or available <= 0:
             return Estimate(math.nan, -math.inf, math.inf, self._problems, self._problems)
         row = self._choice.on_all(candidates)
-        level = simultaneous_level(candidates.cost - self._single.cost, self._draws)
+        level = _level_for_all(candidates.cost - self._single.cost)
         # In units of the mean cost, because the interval counts on values about 1.
         deployed = -candidates.cost[row] / single
         part = gap_closed(-self._single.cost / single, deployed, -oracle.cost / single, level)
@@ -651,24 +648,17 @@ class _Comparison:
         return _with_value(part, (single - held_out) / available)
 
 
-def simultaneous_level(influences: Floats, draws: Floats) -> float:
-    """Return the level of a pointwise interval with which all rows are covered at once in 95 %.
+def _level_for_all(influences: Floats) -> float:
+    """Return the level of each candidate's interval at which all of them hold together.
 
-    `influences` is candidates × problems: what each problem adds to each estimate. The largest of
-    their studentised means is simulated with `draws`, normal multipliers of each problem, draws ×
-    problems.
+    `influences` is candidates × problems: what each problem adds to each estimate.
     """
     centred = influences - influences.mean(axis=1, keepdims=True)
     spread = np.sqrt((centred**2).sum(axis=1))
-    varies = spread > 1e-12 * max(1.0, float(np.abs(influences).max()))
-    if varies.sum() < 2:
+    varies = spread > 1e-9 * float(np.abs(influences).max())
+    if not varies.any():
         return 0.95
-    standardised = centred[varies] / spread[varies, None]
-    largest = np.zeros(len(draws))
-    for start in range(0, len(standardised), CHUNK):
-        chunk = np.abs(draws @ standardised[start : start + CHUNK].T)
-        largest = np.maximum(largest, chunk.max(axis=1))
-    return 2 * NormalDist().cdf(float(np.quantile(largest, 0.95))) - 1
+    return level_for_all(centred[varies] / spread[varies, None], replicates=DRAWS)
 
 
 def _with_value(interval: Estimate, value: float) -> Estimate:
