@@ -23,6 +23,7 @@ from ponder.core import (
     SignedMessage,
     UserError,
 )
+from ponder.core.nouns import cost_of
 from ponder.methods.escalate import Escalate
 from ponder.methods.vote import Vote
 from ponder.store.store import Store
@@ -113,6 +114,18 @@ def test_what_is_known_before_asking_sends_on_without_a_first_call(when, size, i
     assert completion.measures["escalated"] == is_sent_on
     assert completion.measures["second_calls"] == 0
     assert completion.bill.tokens == BILL.tokens
+
+
+def test_models_without_prices_have_no_cost() -> None:
+    """Local ones: 0 would be a price."""
+    other = Scripted(replies=[RIGHT])
+    for when in ("size >= 1", "truncated"):
+        model = Escalate(to=other, when=(when,)).apply(Scripted(replies=[CUT]))
+        assert cost_of(asyncio.run(model.complete(request())).bill, None) is None
+    # A paid model behind a local one costs what it costs.
+    paid = Escalate(to=Scripted(replies=[RIGHT], prices=Prices(1e6, 0.0)))
+    bill = asyncio.run(paid.apply(Scripted(replies=[CUT])).complete(request())).bill
+    assert cost_of(bill, None) == 10
 
 
 def test_the_agreement_of_a_vote() -> None:
@@ -293,9 +306,21 @@ method = {{ name = "escalate", to = {{ budget = 4000 }} }}
     bound = json.loads(ponder("plan", "s.toml", "--json").stdout)["total"]["tokens"]["at_most"]
     tally = summary(ponder("run", "s.toml", "--json"))
     assert tally["tokens"] == served.state()["billed_tokens"] < bound
+    (cell,) = StudySpec.load("s.toml").cells
+    assert cell.reply_limit == 80 + 4000  # a later turn may show a reply of the other model
     fractions = {attempt["escalated"] for attempt in stored()}
     assert all(8 * fraction == int(8 * fraction) for fraction in fractions)
     assert len(fractions) > 1
+
+
+def test_another_model_without_a_budget_bills_nothing_above_it(serve, write, ponder) -> None:
+    small, large = serve(**LENGTHS), serve(**LENGTHS)
+    other = OTHER.format(url=large.url).replace("budget = 2000, ", "")
+    write_study(write, small, other)
+    result = ponder("run", "s.toml")
+    assert result.exit_code == 0
+    assert large.state()["billed"] > 0
+    assert "warning" not in result.output
 
 
 @pytest.mark.parametrize(

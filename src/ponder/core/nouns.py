@@ -220,14 +220,15 @@ class Bill:
 
     def as_other(self, prices: Prices | None) -> Bill:
         """Return another model's bill as part of the bill of the model that was asked first."""
+        cost = cost_of(self, prices)
         return replace(
             self,
             cached_tokens=0,  # their price is in the cost
             slack=self.slack.as_other(prices),
-            cost=0.0,
+            cost=None if cost is None else 0.0,
             other_prompt_tokens=self.prompt_tokens,
             other_completion_tokens=self.thinking_tokens + self.answer_tokens,
-            other_cost=cost_of(self, prices) or 0.0,
+            other_cost=cost or 0.0,
         )
 
 
