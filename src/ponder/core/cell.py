@@ -187,9 +187,10 @@ class Cell:
     @cached_property
     def reply_limit(self) -> int | None:
         """An upper bound on a reply's tokens in later turns; None if there is no limit."""
-        if self.memory.remember != "all":
-            return self.model.max_tokens()
         turn = self.turn_limit(0, None)  # with all its thinking, also of a call before the last
+        asks_another = turn is not None and turn.other_completion_tokens > 0
+        if self.memory.remember != "all" and not asks_another:
+            return self.model.max_tokens()
         if turn is None:
             return None
         return turn.completion_tokens

@@ -19,21 +19,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from ponder.core import Estimate, FromLog, Outcome, UserError
+from ponder.core.nouns import Resource
 from ponder.core.text import count, interval
 from ponder.results.study import STORE, Study
 from ponder.run.adaptive import Trial, reader, trials
 from ponder.run.progress import money_text, short
 from ponder.stats.columns import Floats
 from ponder.stats.designs.cheapest import Cheapest, Standing
-from ponder.stats.settings import (
-    Change,
-    SettingSummary,
-    changes,
-    cost,
-    output_tokens,
-    seconds,
-    summarise,
-)
+from ponder.stats.settings import Change, SettingSummary, changes, summarise
 from ponder.store.store import Store
 from ponder.study.cell import StudyCell
 from ponder.study.stop import By
@@ -48,7 +41,7 @@ MARGIN = 0.02  # tolerable loss of accuracy, if nobody says another
 DAYS_PER_MONTH = 30.4
 AS_MUCH = 0.005  # savings that round to 0 %
 MANY = 100  # times the problems of the study: as good as never
-AMOUNTS = {"tokens": output_tokens, "cost": cost, "seconds": seconds}
+RESOURCES: dict[By, Resource] = {"tokens": "output", "cost": "cost", "seconds": "seconds"}
 
 
 @dataclass(frozen=True)
@@ -401,7 +394,7 @@ def tuning(results: Results) -> Tuning:
     settings = []
     priced = all(cell.model.prices is not None for arm in trial.arms for cell in arm)
     for i in order:
-        summary = summarise(by_arm[i], AMOUNTS[trial.by], priced=priced)
+        summary = summarise(by_arm[i], RESOURCES[trial.by], priced=priced)
         settings.append(_setting(i, trial, design, standing, scores, summary, reference, same))
     steps = []
     for i, j in pairwise(order):

@@ -19,7 +19,6 @@ import numpy as np
 from ponder.core import Estimate, UserError, error_at
 from ponder.core.errors import Location
 from ponder.core.text import count, number
-from ponder.run.caps import priced
 from ponder.stats.columns import Floats
 from ponder.stats.designs.best_arm import Best
 from ponder.stats.designs.cheapest import Cheapest
@@ -224,10 +223,10 @@ def reader(store: Store, by: By = "tokens") -> Reader:
                     continue
                 right, answers, attempts, tokens = by_position[position]
                 amount = float(tokens)
-                if position in bills:
+                if by == "seconds" and position in bills:
                     amount = bills[position].seconds
-                    if by == "cost":
-                        amount = priced(bills[position], cell.model.prices).cost
+                if by == "cost" and position in bills:
+                    amount = cell.cost(bills[position]) or 0.0
                 by_rank[rank] = Result(right, answers, attempts, amount)
             cache[cell.key] = by_rank
         return cache[cell.key]

@@ -23,7 +23,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import NormalDist
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -32,7 +31,7 @@ from ponder.core import Estimate, Outcome, Resource, seed_from
 from ponder.stats.accuracy import accuracy, mean
 from ponder.stats.bootstrap import resampled_sums, strata
 from ponder.stats.columns import FEWEST_PAIRS, Bools, Floats, Ints, summed
-from ponder.stats.corrections import p_value
+from ponder.stats.corrections import level_for_all, p_value
 from ponder.stats.distributions import t_quantile, z_quantile
 from ponder.stats.paired import paired_difference
 from ponder.stats.seeds import PooledSeeds, Spread, pooled, spread, widened
@@ -469,10 +468,7 @@ def simultaneous_level(
     correlation = (covariance / np.outer(error, error)).clip(-1, 1)
     values, vectors = np.linalg.eigh(correlation)
     root = vectors * np.sqrt(values.clip(0))
-    drawn = np.random.default_rng(seed).standard_normal((replicates, len(root))) @ root.T
-    largest = float(np.quantile(np.abs(drawn).max(axis=1), level))
-    critical_value = max(largest, z_quantile((1 + level) / 2))
-    return 2 * NormalDist().cdf(critical_value) - 1
+    return level_for_all(root, level, replicates, seed)
 
 
 def _covariance(right: Floats | Ints, attempts: Floats | Ints) -> Floats:
