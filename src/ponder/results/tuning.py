@@ -21,11 +21,13 @@ import numpy as np
 from ponder.core import Estimate, FromLog, Outcome, UserError
 from ponder.core.nouns import Resource
 from ponder.core.text import count, interval
+from ponder.results.routing import routing_json
 from ponder.results.study import STORE, Study
 from ponder.run.adaptive import Trial, reader, trials
 from ponder.run.progress import money_text, short
 from ponder.stats.columns import Floats
 from ponder.stats.designs.cheapest import Cheapest, Standing
+from ponder.stats.routing import Routing, routing
 from ponder.stats.settings import Change, SettingSummary, changes, summarise
 from ponder.store.store import Store
 from ponder.study.cell import StudyCell
@@ -62,7 +64,8 @@ class Setting:
         if self.choice == "no effect":
             return f"no effect: as {self.same_as}"
         if self.choice == "good":
-            return "good, but more expensive"
+            as_much = self.saving is not None and abs(self.saving.value) < AS_MUCH
+            return "good, at the same cost" if as_much else "good, but more expensive"
         return self.choice
 
     def as_json(self) -> dict[str, Any]:
@@ -106,6 +109,8 @@ class Tuning:
     attempts: int  # that the design used
     full_plan: int  # of all settings on all problems
     adaptive: bool  # False: everything had been asked before
+    # What sending each problem to the setting it needs would save; None: too few problems.
+    routing: Routing | None = None
 
     @property
     def chosen(self) -> Setting | None:
@@ -309,6 +314,7 @@ class Tuning:
             "floor": self.floor,
             "settings": [setting.as_json() for setting in self.settings],
             "steps": steps,
+            "routing": routing_json(self.routing) if self.routing else None,
             "attempts": self.attempts,
             "full_plan": self.full_plan,
             "adaptive": self.adaptive,
@@ -400,6 +406,15 @@ def tuning(results: Results) -> Tuning:
     for i, j in pairwise(order):
         between = changes(by_arm[i], by_arm[j])
         steps.append(Step(trial.names[i], trial.names[j], tuple(between)))
+    chosen = None
+    if standing.choice is not None:
+        chosen = trial.names[standing.choice]
+    routes = routing(
+        dict(zip(trial.names, by_arm, strict=True)),
+        lambda o: o.used(RESOURCES[trial.by]),
+        design.margin,
+        single=chosen,
+    )
     currencies = {cell.model.prices.currency for cell in study.cells if cell.model.prices}
     return Tuning(
         settings=tuple(settings),
@@ -412,6 +427,7 @@ def tuning(results: Results) -> Tuning:
         attempts=len(outcomes),
         full_plan=trial.attempts_at_most(),
         adaptive=adaptive,
+        routing=routes,
     )
 
 
