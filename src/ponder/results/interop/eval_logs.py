@@ -53,6 +53,7 @@ class Log(ABC):
     created: str
     settings: Mapping[str, Any] = field(default_factory=dict)  # how the model was asked
     scorers: tuple[str, ...] = ()  # the headline one first
+    tell_answers: tuple[str, ...] = ()  # scorers that name the answer of every reply that has one
 
     @abstractmethod
     def samples(self, size: str = "") -> Iterator[Sample]:

@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -97,7 +98,7 @@ class _Survey:
 
     @classmethod
     def of(cls, log: Log, size: str) -> _Survey:
-        survey = cls(log)
+        survey = cls(log, tell_answers=set(log.tell_answers))
         for sample in log.samples(size):
             survey.keep(sample.problem)
             survey.epochs = max(survey.epochs, sample.epoch + 1)
@@ -145,8 +146,7 @@ class _Model:
         return sum(max(survey.epochs for survey in run) for run in self.of(task).values())
 
 
-@dataclass(frozen=True)
-class Judge:
+class Judge(NamedTuple):
     """What makes an attempt right."""
 
     scorer: str
@@ -168,14 +168,12 @@ def import_logs(
     request_files = [path for path in files if is_request_log(path)]
     logs = [read(path) for path in files if path not in request_files]
     logs.sort(key=lambda log: (log.created, str(log.path)))
-    requests = RequestLogs(
-        request_files, scorer, Answers(answers) if answers else None, size, ignore
-    )
     names = list(dict.fromkeys(log.task for log in logs))
-    if request_files:
-        if requests.task not in names:
-            names.append(requests.task)
-    elif answers or ignore:
+    known_answers = Answers(answers) if answers else None
+    requests = RequestLogs(request_files, scorer, known_answers, size, ignore)
+    if request_files and requests.task not in names:
+        names.append(requests.task)
+    elif not request_files and (answers or ignore):
         option = "--answers" if answers else "--ignore"
         raise UserError(f"{option} is for production logs, and there is none among these")
     if out is None:
@@ -183,16 +181,33 @@ def import_logs(
         out = Path(f"{stem}.toml")
     _check_place(out)
     result = Imported(out, len(files))
-    if request_files:
-        _read_requests(requests, files, result)
-        logs += requests.logs
+    with closing(requests):
+        if request_files:
+            _read_requests(requests, files, result)
+            logs += requests.logs
+        _import(logs, names, files, store, Judge(scorer, right), size, result)
+        result.log_notes = list(requests.notes())
+    return result
+
+
+def _import(
+    logs: Sequence[Log],
+    tasks: Sequence[str],
+    files: Sequence[Path],
+    store: Path,
+    wanted: Judge,
+    size: str,
+    result: Imported,
+) -> None:
+    """Write the study and the problems of logs, and store their attempts."""
+    out = result.study
     surveys = [_surveyed(log, size) for log in logs]
     judges: dict[str, Judge] = {}
     problems: dict[str, list[Problem]] = {}
     problem_files: dict[str, Path] = {}
-    for task in names:
+    for task in tasks:
         of_task = [survey for survey in surveys if survey.log.task == task]
-        judges[task] = Judge(_scorer(of_task, scorer, result), right)
+        judges[task] = wanted._replace(scorer=_scorer(of_task, wanted.scorer, result))
         problems[task] = _problems(of_task, result)
         problem_files[task] = out.with_name(f"{out.stem}-{safe_name(task)}.jsonl")
         _check_input(problem_files[task], files)
@@ -200,8 +215,7 @@ def import_logs(
         result.metadata = _possible_sizes(problems.values())
     models = _models(surveys)
     for task, file in problem_files.items():
-        with file.open("wb") as lines:
-            lines.writelines(_encoded(problem, file) for problem in problems[task])
+        file.write_bytes(b"".join(_encoded(problem, file) for problem in problems[task]))
     out.write_text(_study(problem_files, judges, models, problems), "utf-8")
     study = Study.load(str(out))
     with Store(store, lock=True) as opened:
@@ -212,9 +226,6 @@ def import_logs(
                 cells = {cell.size: cell for cell in cells_called(of_task_cells, "model", label)}
                 attempts = _attempts(model, task, judge, size, result)
                 _store(opened, cells, attempts, result)
-    result.log_notes = list(requests.notes())
-    requests.close()
-    return result
 
 
 def _read_requests(requests: RequestLogs, files: Sequence[Path], result: Imported) -> None:

@@ -183,6 +183,7 @@ class RequestLogs:
                 created="",
                 settings=way.settings,
                 scorers=scorers,
+                tell_answers=(self.answers.name,) if self.answers else (),
                 source=self,
                 places=places,
             )
@@ -271,7 +272,7 @@ class RequestLogs:
             fields = visible(", ".join(sorted(self.other_fields)))[:200]
             yield f"fields of requests that don't make another model: {fields}"
 
-    def record(self, place: Place) -> Mapping[str, Any]:
+    def record(self, place: Place) -> dict[str, Any]:
         """Return the record at a place."""
         where = f"{self.files[place.file]}:{place.number}"
         file = self._open.get(place.file)
@@ -284,7 +285,7 @@ class RequestLogs:
             return record
         return {**self.record(place.request), **record}
 
-    def problem(self, record: Mapping[str, Any], pair: Exchange, where: str) -> Problem:
+    def problem(self, record: dict[str, Any], pair: Exchange, where: str) -> Problem:
         """Return what a request asks, the same object for the same words."""
         prompt = shapes.prompt(pair.request)
         system = _clean(prompt.system)
@@ -296,7 +297,7 @@ class RequestLogs:
         size = 0
         if self.size:
             metadata = record.get("metadata")
-            inner = metadata if isinstance(metadata, Mapping) else {}
+            inner = metadata if isinstance(metadata, dict) else {}
             size = size_of({**record, **inner}, self.size, where)
         problem = Problem(name, size, (question,), None, system, history)
         if self.answers:
@@ -314,7 +315,7 @@ class RequestLogs:
         self.problems[name] = problem
         return problem
 
-    def _all_records(self) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+    def _all_records(self) -> Iterator[tuple[Place, dict[str, Any]]]:
         """Yield the records of all files; the two halves of a batch's request as one, at the end."""
         requests: dict[str, Place] = {}
         replies: dict[str, Place] = {}
@@ -339,7 +340,7 @@ class RequestLogs:
         if requests:
             self.skipped[shapes.NO_REPLY] += len(requests)
 
-    def _file_records(self) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+    def _file_records(self) -> Iterator[tuple[Place, dict[str, Any]]]:
         for index, path in enumerate(self.files):
             offset = 0
             with path.open("rb") as file:
@@ -351,7 +352,7 @@ class RequestLogs:
                     offset += len(line)
 
     def _survey(
-        self, place: Place, record: Mapping[str, Any]
+        self, place: Place, record: dict[str, Any]
     ) -> tuple[Entry | None, str, dict[str, Any]]:
         where = f"{self.files[place.file]}:{place.number}"
         try:
@@ -371,9 +372,10 @@ class RequestLogs:
         for name in shapes.other_fields(pair.request):
             if len(self.other_fields) < 100:
                 self.other_fields[name] = None
-        settings = shapes.settings(pair.request)
-        for name in self.ignore:
-            settings.pop(name, None)
+        settings: dict[str, Any] = {}
+        for name, value in shapes.settings(pair.request).items():
+            if name not in self.ignore:
+                settings[name] = _clean(value)[:100] if isinstance(value, str) else value
         if shapes.latency_without_unit(pair.record):
             self.without_unit += 1
         entry = Entry(place, _interned(frozenset(names)), bool(pair.error))
@@ -449,7 +451,7 @@ class RequestLog(Log):
         protocol = _protocol(pair.protocol, self.model)
         request = Request(_task(), problem, (), 0)
         try:
-            reply = protocol.read_body(request, msgspec.json.encode(pair.reply))
+            reply = protocol.read_body(request, _body(pair.reply))
         except Malformed as error:
             return _failed(problem, number, str(error), seconds)
         characters = len(problem.turns[0])
@@ -492,6 +494,13 @@ def _clean(text: str) -> str:
     return without_keys(encodable(text))
 
 
+def _body(reply: dict[str, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(reply)
+    except UnicodeEncodeError:  # half a surrogate pair
+        return json.dumps(reply).encode()
+
+
 def _completion(reply: Reply, cost: Bill, measures: dict[str, float]) -> Completion:
     if reply.summarized and reply.thinking:
         measures["summarized"] = 1.0
@@ -518,7 +527,7 @@ def _model_name(pair: Exchange) -> str:
     for table in tables:
         for name in ("model", "modelVersion"):
             if isinstance(table.get(name), str) and table[name]:
-                return visible(table[name])[:100]
+                return _clean(visible(table[name]))[:100]
     return UNNAMED
 
 

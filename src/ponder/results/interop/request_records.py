@@ -21,7 +21,7 @@ each found by its own fields, so one log may mix them. Headers are never read.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
@@ -30,7 +30,7 @@ import msgspec
 from ponder.core import Message
 from ponder.models.endpoint.reply import as_count
 
-Table = Mapping[str, Any]
+Table = dict[str, Any]
 ProtocolName = Literal["chat", "responses", "anthropic", "gemini"]
 
 # What requests and replies are called, in the order in which they are looked for.
@@ -52,6 +52,13 @@ REPLY_FIELDS: dict[str, ProtocolName] = {
     "candidates": "gemini",
     "promptFeedback": "gemini",
     "stop_reason": "anthropic",
+}
+# Where the parts of a reply are.
+PARTS: dict[ProtocolName, str] = {
+    "chat": "choices",
+    "responses": "output",
+    "anthropic": "content",
+    "gemini": "candidates",
 }
 # Settings of a request, by Ponder's name for them, and where they stand; a dot leads into a table.
 SETTINGS = {
@@ -116,8 +123,9 @@ SPANS = (
     ("start_time", "end_time"),
     ("request_created_at", "response_created_at"),
     ("requestedAt", "receivedAt"),
+    ("created_at", "completed_at"),  # of OpenAI's Responses
 )
-FIRST_TOKEN = ("completionStartTime", "completion_start_time")
+FIRST_TOKEN = {"completionStartTime", "completion_start_time"}
 COSTS = (
     "response_cost", "costUSD", "cost_usd", "total_cost", "totalCost", "calculatedTotalCost",
     "cost_details.total", "costDetails.total", "cost",
@@ -190,9 +198,7 @@ def half_of(record: Table) -> Literal["request", "reply", ""]:
     """Return which half of a batch's request a record is; "" if it has both, or neither."""
     if not id_of(record):
         return ""
-    has_request = any(
-        isinstance(record.get(name), Mapping) for name in ("body", "params", "request")
-    )
+    has_request = any(isinstance(record.get(name), dict) for name in ("body", "params", "request"))
     has_reply = any(name in record for name in ("response", "result", "error"))
     if has_request and not has_reply:
         return "request"
@@ -204,7 +210,7 @@ def half_of(record: Table) -> Literal["request", "reply", ""]:
 def exchange(record: Table) -> Exchange:
     """Return the request and the reply of a record; raise `Unusable` if it isn't a pair of them."""
     inner = record.get("standard_logging_object")  # LiteLLM's, in a record of another logger
-    if isinstance(inner, Mapping):
+    if isinstance(inner, dict):
         record = inner
     if record.get("cache_hit") is True:
         raise Unusable(CACHED)
@@ -261,21 +267,22 @@ def _langfuse_request(value: Any) -> Any:
 def _request(request: Any, record: Table) -> Table:
     """Return the body of a request with the fields that stand beside it in the record."""
     for name in ("body", "json"):
-        if isinstance(request, Mapping) and isinstance(_unpacked(request.get(name)), Mapping):
-            request = _unpacked(request[name])
-    if not isinstance(request, Mapping):
+        inner = _unpacked(request.get(name)) if isinstance(request, dict) else None
+        if isinstance(inner, dict):
+            request = inner
+    if not isinstance(request, dict):
         raise Unusable(NOT_AN_EXCHANGE)
     body: dict[str, Any] = {}
     for name in ("model_parameters", "modelParameters", "optional_params", "parameters"):
         parameters = _unpacked(record.get(name))
-        if isinstance(parameters, Mapping):
+        if isinstance(parameters, dict):
             body |= parameters
     body |= request
     for name in ("extra_body", "generation_config"):  # as the SDKs write them
         inner = body.pop(name, None)
         if name == "generation_config" and inner:
             body["generationConfig"] = inner
-        elif isinstance(inner, Mapping):
+        elif isinstance(inner, dict):
             body = {**inner, **body}
     if not isinstance(body.get("model"), str):
         for name in ("model", "provided_model_name", "request_model", "model_id", "modelId"):
@@ -289,19 +296,19 @@ def _error(record: Table, reply: Any) -> str:
     """Return why a request has no reply; "" if it has one."""
     status = None
     for table in (reply, record):
-        if not isinstance(table, Mapping):
+        if not isinstance(table, dict):
             continue
         for name in ("status_code", "statusCode", "response_status", "http_status", "status"):
             if type(table.get(name)) is int:
                 status = table[name]
     inner: Any = reply
-    if isinstance(reply, Mapping) and isinstance(_unpacked(reply.get("body")), Mapping):
+    if isinstance(reply, dict) and reply.get("body"):
         inner = _unpacked(reply["body"])
-    error = inner.get("error") if isinstance(inner, Mapping) else None
+    error = inner.get("error") if isinstance(inner, dict) else None
     has_text = isinstance(inner, str) and bool(inner)
-    if isinstance(inner, Mapping):
+    if isinstance(inner, dict):
         has_text = any(inner.get(name) for name in ("choices", "content", "output", "candidates"))
-    if not error and isinstance(inner, Mapping) and inner.get("type") in ("expired", "canceled"):
+    if not error and isinstance(inner, dict) and inner.get("type") in ("expired", "canceled"):
         error = f"the batch job has {inner['type']}"
     if not error and not has_text:
         error = record.get("error") or record.get("error_str") or record.get("errorMessage")
@@ -318,7 +325,7 @@ def _error(record: Table, reply: Any) -> str:
 
 def _message(error: Any) -> str:
     """Return the text of an error, which may be a table in a table."""
-    while isinstance(error, Mapping):
+    while isinstance(error, dict):
         inner = error.get("message") or error.get("error") or error.get("type")
         if inner is None:
             return "error"
@@ -338,14 +345,14 @@ def _check_tools(request: Table, record: Table) -> None:
 
 def _reply(reply: Any, record: Table) -> tuple[Table, ProtocolName]:
     """Return a reply as the body of a response in a protocol."""
-    if isinstance(reply, Mapping):
+    if isinstance(reply, dict):
         for name in ("body", "json", "message"):
             inner = _unpacked(reply.get(name))
             is_wrapper = name != "message" or reply.get("type") == "succeeded"
-            if is_wrapper and isinstance(inner, Mapping):
+            if is_wrapper and isinstance(inner, dict):
                 reply = inner
-    if isinstance(reply, list) and reply and isinstance(reply[0], Mapping):
-        if any(item.get("type") == "message" for item in reply if isinstance(item, Mapping)):
+    if isinstance(reply, list) and reply and isinstance(reply[0], dict):
+        if any(item.get("type") == "message" for item in reply if isinstance(item, dict)):
             return _with_usage({"output": reply}, record, "responses"), "responses"
         if "delta" in str(reply[0].get("choices")) or "chunk" in str(reply[0].get("object")):
             raise Unusable(STREAMED)
@@ -356,7 +363,7 @@ def _reply(reply: Any, record: Table) -> tuple[Table, ProtocolName]:
         if reply.startswith("data:"):
             raise Unusable(STREAMED)
         reply = {"role": "assistant", "content": reply}
-    if not isinstance(reply, Mapping) or not reply:
+    if not isinstance(reply, dict) or not reply:
         raise Unusable(NOT_AN_EXCHANGE)
     for name, protocol in REPLY_FIELDS.items():
         if name in reply:
@@ -389,7 +396,7 @@ def _usage(record: Table) -> Table:
     """Return the token counts of a record, by OpenAI's names."""
     for name in ("usage_details", "usageDetails", "usage"):
         usage = _unpacked(record.get(name))
-        if isinstance(usage, Mapping) and usage:
+        if isinstance(usage, dict) and usage:
             if "input" in usage or "output" in usage:
                 return _langfuse_usage(usage)
             return usage
@@ -434,30 +441,23 @@ def _check_reply(reply: Table, protocol: ProtocolName) -> None:
     """Raise `Unusable` for a reply that is more than one text."""
     if reply.get("object") == "chat.completion.chunk":
         raise Unusable(STREAMED)
-    parts: Any = reply.get("content")
-    if protocol == "responses":
-        parts = reply.get("output")
-    elif protocol == "chat":
-        choices = reply.get("choices")
-        if isinstance(choices, list) and len(choices) > 1:
+    parts = reply.get(PARTS[protocol])
+    if protocol in ("chat", "gemini") and isinstance(parts, list):
+        if len(parts) > 1:
             raise Unusable(SEVERAL)
-        choice = choices[0] if isinstance(choices, list) and choices else None
-        message = choice.get("message") if isinstance(choice, Mapping) else None
-        if isinstance(choice, Mapping) and message is None and "delta" in choice:
+        choice = parts[0] if parts and isinstance(parts[0], dict) else {}
+        if "delta" in choice and "message" not in choice:
             raise Unusable(STREAMED)
-        if isinstance(message, Mapping):
-            if message.get("tool_calls") or message.get("function_call"):
-                raise Unusable(TOOLS)
-            if message.get("audio"):
-                raise Unusable(NO_TEXT)
-            parts = message.get("content")
-    elif protocol == "gemini":
-        candidates = reply.get("candidates") or []
-        if len(candidates) > 1:
-            raise Unusable(SEVERAL)
-        parts = _inside(candidates[0], "content.parts") if candidates else None
+        message = choice.get("message", choice.get("content"))
+        if not isinstance(message, dict):
+            return
+        if message.get("tool_calls") or message.get("function_call"):
+            raise Unusable(TOOLS)
+        if message.get("audio"):
+            raise Unusable(NO_TEXT)
+        parts = message.get("content", message.get("parts"))
     for part in parts if isinstance(parts, list) else ():
-        if isinstance(part, Mapping) and _is_tool(part):
+        if isinstance(part, dict) and _is_tool(part):
             raise Unusable(TOOLS)
 
 
@@ -504,7 +504,7 @@ def _messages(request: Table) -> Iterator[Table]:
             yield {"role": "user", "content": messages}
         elif isinstance(messages, list):
             for message in messages:
-                if not isinstance(message, Mapping):
+                if not isinstance(message, dict):
                     raise Unusable(NOT_AN_EXCHANGE)
                 yield message
         if messages:
@@ -517,7 +517,7 @@ def _text(content: Any) -> str:
         return ""
     if isinstance(content, str):
         return content
-    if isinstance(content, Mapping):
+    if isinstance(content, dict):
         content = [content]
     if not isinstance(content, list):
         raise Unusable(NOT_AN_EXCHANGE)
@@ -526,7 +526,7 @@ def _text(content: Any) -> str:
         if isinstance(part, str):
             texts.append(part)
             continue
-        if not isinstance(part, Mapping):
+        if not isinstance(part, dict):
             raise Unusable(NOT_AN_EXCHANGE)
         kind = part.get("type", "text")
         if _is_tool(part):
@@ -578,7 +578,7 @@ def other_fields(request: Table) -> Iterator[str]:
 def _inside(table: Any, path: str) -> Any:
     """Return the value at a path; a dot leads into a table."""
     for name in path.split("."):
-        if not isinstance(table, Mapping):
+        if not isinstance(table, dict):
             return None
         table = table.get(name)
     return table
@@ -590,30 +590,26 @@ def _inside(table: Any, path: str) -> Any:
 def seconds(pair: Exchange) -> tuple[float, float]:
     """Return the seconds from request to reply, and to its first token; 0 where they are unknown."""
     record = pair.record
-    places = (record, record.get("metadata"), record.get("response"), pair.reply)
-    tables = [table for table in places if isinstance(table, Mapping)]
     duration = 0.0
-    for table in tables:
-        for name, per_second in DURATIONS.items():
-            duration = duration or _amount(table.get(name)) / per_second
     first = _amount(record.get("time_to_first_token"))
-    if "delay_ms" in record:
+    if "delay_ms" in record:  # Helicone's
         first /= 1000
-    for table in tables:
+    for table in (record, record.get("metadata"), record.get("response"), pair.reply):
+        if not isinstance(table, dict):
+            continue
+        for name in DURATIONS.keys() & table.keys():
+            duration = duration or _amount(table[name]) / DURATIONS[name]
         for begin_name, end_name in SPANS:
-            begin = moment(table.get(begin_name))
+            if begin_name not in table:
+                continue
+            begin = moment(table[begin_name])
             end = moment(table.get(end_name))
-            if begin is not None and end is not None and end > begin:
+            if begin is None:
+                continue
+            if end is not None and end > begin:
                 duration = duration or end - begin
-            for name in FIRST_TOKEN:
-                started = moment(table.get(name))
-                if begin is not None and started is not None:
-                    first = first or started - begin
-    if pair.protocol == "responses" and pair.reply and not duration:
-        begin = moment(pair.reply.get("created_at"))
-        end = moment(pair.reply.get("completed_at"))
-        if begin is not None and end is not None:
-            duration = max(0.0, end - begin)
+            for name in FIRST_TOKEN & table.keys():
+                first = first or (moment(table[name]) or 0.0) - begin
     if duration > MOST_SECONDS:
         duration = 0.0
     if not 0 < first < duration:  # LiteLLM writes the end where nothing was streamed
@@ -665,22 +661,22 @@ def grades(record: Table, wanted: str = "") -> dict[str, Any]:
     for place in ("", "metadata"):
         table = record.get(place) if place else record
         for name in GRADES:
-            if isinstance(table, Mapping) and table.get(name) is not None:
+            if isinstance(table, dict) and table.get(name) is not None:
                 fields.setdefault(name, table[name])
     scores = record.get("scores")
-    if isinstance(scores, Mapping):
+    if isinstance(scores, dict):
         for name, value in scores.items():
             fields.setdefault(str(name), value)
     elif isinstance(scores, list):
         for score in scores:
-            if isinstance(score, Mapping) and isinstance(score.get("name"), str):
+            if isinstance(score, dict) and isinstance(score.get("name"), str):
                 fields.setdefault(score["name"], score)
     return fields
 
 
 def grade(value: Any) -> float | None:
     """Return a grade as a number, 1 for right and 0 for wrong; None if it says neither."""
-    while isinstance(value, Mapping):
+    while isinstance(value, dict):
         value = next((value[name] for name in ("value", "score", "rating") if name in value), None)
     if isinstance(value, str):
         word = value.strip().casefold()
