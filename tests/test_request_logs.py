@@ -528,7 +528,7 @@ def test_too_many_ways_of_asking(ponder, folder) -> None:
     [
         ([""], (), "day.jsonl is empty"),
         ([line(right=True), '{"request": {"mess'], (), "day.jsonl:2: this log can't be read"),
-        (["[1, 2]"], (), "day.jsonl:1: this log can't be read: expected an object"),
+        (["[1, 2]"], (), "a line is one object: jq -c '.[]' makes lines of a list"),
         ([{"prompt": "2 + 2?", "answer": 4}], (), "1 line without a request and its reply"),
         ([line()], ("--answers", "none.jsonl"), "can't read none.jsonl"),
         ([line()], ("--answers", "empty.jsonl"), "no line of this file has an answer"),
@@ -545,6 +545,15 @@ def test_bad_input(ponder, folder, write, lines, words: tuple[str, ...], says: s
     assert result.exit_code == 2
     assert says in result.stderr, result.output
     assert not Path("ponder.db").exists()
+
+
+def test_a_log_that_is_still_being_written(ponder, folder) -> None:
+    log("day.jsonl", line(right=True), line(right=False))
+    text = Path("day.jsonl").read_text()
+    Path("day.jsonl").write_text(text[:-20])
+    result = ponder("import", "day.jsonl")
+    assert "skipped: 1 line cut off at the end of a file" in result.stderr, result.output
+    assert [o.ended for o in outcomes("day.toml")] == ["right"]
 
 
 def test_a_log_is_never_written_over(ponder, folder) -> None:

@@ -432,10 +432,11 @@ def _study(
         figures.append("effort")
     if len(models) > 1:
         figures.append("frontier")
-    if most_samples > 1:
+    surveys = [survey for model in models.values() for survey in model.surveys]
+    if most_samples > 1 and all(survey.log.even for survey in surveys):
         figures.append("samples")
     figures.append("budget")
-    if any(survey.timed for model in models.values() for survey in model.surveys):
+    if any(survey.timed for survey in surveys):
         figures.append("latency")
     for figure in figures:
         lines += _table("figure", {"name": figure})

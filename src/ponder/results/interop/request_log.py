@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 import msgspec
 
@@ -43,6 +43,7 @@ HINT = f"a line is {EXAMPLE}; docs/interop.md lists other shapes"
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 MOST_WAYS = 50  # of asking models, each of which becomes a model of the study
 MOST_TEXT = 256 << 20  # bytes of all distinct requests, which are in memory together
+UNFINISHED = "cut off at the end of a file"
 UNNAMED = "unnamed model"
 
 
@@ -347,9 +348,23 @@ class RequestLogs:
                 for number, line in enumerate(raw_lines(file, str(path)), 1):
                     if line.strip():
                         self.lines += 1
-                        record = decode(line, dict[str, Any], f"{path}:{number}")
-                        yield Place(index, offset, number), record
+                        record = self._decoded(line, f"{path}:{number}")
+                        if record is not None:
+                            yield Place(index, offset, number), record
                     offset += len(line)
+
+    def _decoded(self, line: bytes, where: str) -> dict[str, Any] | None:
+        """Return the record of a line; None if it is the last one and still being written."""
+        hint = "a line is one object"
+        if line.lstrip().startswith(b"["):
+            hint = f"{hint}: jq -c '.[]' makes lines of a list"
+        try:
+            return decode(line, dict[str, Any], where, f"{hint}; correct this line or delete it")
+        except UserError:
+            if line.endswith(b"\n") or self.lines == 1:
+                raise
+            self.skipped[UNFINISHED] += 1
+            return None
 
     def _survey(
         self, place: Place, record: dict[str, Any]
@@ -427,6 +442,7 @@ class RequestLogs:
 class RequestLog(Log):
     """The lines of one model, asked in one way."""
 
+    even: ClassVar[bool] = False
     source: RequestLogs
     places: list[Place]
     estimated: int = 0  # replies without token counts
