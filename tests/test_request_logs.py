@@ -509,6 +509,19 @@ def test_sizes_from_the_log(ponder, folder) -> None:
     assert [o.size for o in outcomes("day.toml")] == [1, 2, 5]
 
 
+def test_prices_of_a_maker_s_own_model_are_found_and_stay(ponder, folder) -> None:
+    lines = []
+    for model in ("gpt-5-mini", "my-model", "mistral-large"):
+        record = line(right=True)
+        record["request"]["model"] = model
+        lines.append(record)
+    result = ponder("import", log("day.jsonl", *lines))
+    assert "prices: gpt-5-mini 0.25/2.00 USD per million tokens, from genai-prices" in result.stderr
+    assert result.stderr.count("prices: ") == 1  # others may serve it at other prices
+    [priced] = Study.load("day.toml").results("ponder.db").prices
+    assert priced.startswith("gpt-5-mini 0.25/2.00 USD")
+
+
 def test_too_many_ways_of_asking(ponder, folder) -> None:
     lines = []
     for number in range(60):

@@ -31,6 +31,7 @@ from ponder.results.study import Study
 from ponder.store.store import Done, Store
 from ponder.study.cell import StudyCell
 from ponder.study.labels import cells_called
+from ponder.study.prices import find_prices, price_lines
 
 MARK = "# Written by `ponder import`"  # so that only its own files are written over
 BATCH = 500  # attempts that are in memory together
@@ -54,6 +55,7 @@ class Imported:
     # the distinct requests of a production log, for the task `jsonl`
     requests: Path | None = None
     requests_kept: bool = False  # whether that file stays as it was, with answers added by hand
+    prices: list[str] = field(default_factory=list)
     log_notes: list[str] = field(default_factory=list)  # about a production log
 
     def notes(self) -> Iterator[str]:
@@ -75,6 +77,8 @@ class Imported:
         if self.metadata:
             keys = ", ".join(self.metadata)
             yield f"all problems have one size; --size KEY takes it from the log: {keys}"
+        for line in self.prices:
+            yield f"prices: {line}"
         yield from self.log_notes
         if self.requests_kept:
             yield f"{self.requests} stays as it was: it has answers that this import doesn't"
@@ -218,6 +222,8 @@ def _import(
         file.write_bytes(b"".join(_encoded(problem, file) for problem in problems[task]))
     out.write_text(_study(problem_files, judges, models, problems), "utf-8")
     study = Study.load(str(out))
+    find_prices(study.cells)
+    result.prices = price_lines(study.cells)
     with Store(store, lock=True) as opened:
         opened.record_study(study)
         for task, judge in judges.items():
