@@ -509,6 +509,16 @@ def test_sizes_from_the_log(ponder, folder) -> None:
     assert [o.size for o in outcomes("day.toml")] == [1, 2, 5]
 
 
+def test_an_effort_that_the_server_ignored_is_no_variant(ponder, folder) -> None:
+    lines = []
+    for number in range(12):
+        for effort in ("low", "high"):
+            lines.append(line(effort, f"{number} + 1?", "4" * number, right=number > 2))
+    imported(ponder, log("day.jsonl", *lines))
+    report = ponder("report", "day.toml")
+    assert "`effort` has no effect on m effort=low" in report.stderr, report.output
+
+
 def test_prices_of_a_maker_s_own_model_are_found_and_stay(ponder, folder) -> None:
     lines = []
     for model in ("gpt-5-mini", "my-model", "mistral-large"):

@@ -152,6 +152,8 @@ class ViewedStudy:
             return "running"
         if self.asked is None:
             return "ended"
+        if self.cells and all(isinstance(cell.model, FromLog) for cell in self.cells):
+            return "complete"
         if self._question_answered:
             return "complete"  # its question is answered, though some attempts may have failed
         if self.answered >= self.asked:
