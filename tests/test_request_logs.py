@@ -182,6 +182,10 @@ SHAPES = {
         (SPLIT, 0.0, None, "gemini", {"budget": 500, "thinking": False}),
     ),
     "litellm": (LITELLM, (SPLIT, 3.0, 0.25, "m", {**LOW, "top_k": 5})),
+    "litellm, not streamed": (
+        {**LITELLM, "completionStartTime": LITELLM["endTime"]},
+        (SPLIT, 3.0, 0.25, "m", {**LOW, "top_k": 5}),
+    ),
     "helicone": (HELICONE, (SPLIT, 3.0, 0.25, "m", {**LOW, "temperature": 0.5})),
     "langfuse": (LANGFUSE, (SPLIT, 3.0, 0.25, "m", LOW)),
     "reasoning beside": (
@@ -313,9 +317,13 @@ def test_importing_again_changes_nothing_and_a_longer_log_adds_its_new_lines(
     assert imported(ponder, "day.jsonl")["new"] == 0
     assert outcomes("day.toml") == before
     assert imported(ponder, log("day.jsonl", *lines))["new"] == 2
-    # another log of the same requests doesn't take the place of these
-    assert imported(ponder, log("next.jsonl", *lines[2:]))["new"] == 4
-    assert len(outcomes("day.toml")) == 6
+    # Another log of the same requests doesn't take the place of these, whatever its name.
+    before = outcomes("day.toml")
+    Path("next").mkdir()
+    log("next/day.jsonl", *lines[2:])
+    assert imported(ponder, "next/day.jsonl", "-o", "next.toml")["new"] == 4
+    assert outcomes("day.toml") == before
+    assert len(outcomes("next.toml")) == 4
 
 
 def test_both_files_of_a_batch_are_joined(ponder, folder) -> None:
