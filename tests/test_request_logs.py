@@ -548,7 +548,7 @@ def test_too_many_ways_of_asking(ponder, folder) -> None:
         lines.append(record)
     result = ponder("import", log("day.jsonl", *lines))
     assert result.exit_code == 2
-    assert "asked in 60 ways, more than 50: budget (60 values)" in result.stderr
+    assert "60 ways of asking, more than 50: budget (60 values), effort (2 values)" in result.stderr
     assert "--ignore budget" in result.stderr
     imported(ponder, "day.jsonl", "--ignore", "budget")
     assert {o.label.model for o in outcomes("day.toml")} == {"m effort=low", "m effort=high"}

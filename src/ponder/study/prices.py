@@ -147,10 +147,10 @@ def _packaged_prices(model: Served) -> FoundPrices | None:
         url = catalogued.url or None
     snapshot = data_snapshot.get_snapshot()
     try:
-        found, info = snapshot.find_provider_model(catalogued.model, None, provider, url)
+        seller, info = snapshot.find_provider_model(catalogued.model, None, provider, url)
     except LookupError:
         return None
-    if provider is None and url is None and found.id not in MAKERS:
+    if provider is None and url is None and seller.id not in MAKERS:
         return None
     rates = info.get_prices(datetime.now(UTC))
     rates_by_name = {

@@ -413,14 +413,18 @@ class RequestLogs:
         return ""
 
     def _refuse_ways(self, ways: Sequence[Way]) -> None:
-        values: dict[str, set[str]] = {}
+        """Raise `UserError` with the settings that have the most values."""
+        values: dict[str, set[str]] = {"model": {way.model for way in ways}}
         for way in ways:
             for name, value in way.settings.items():
                 values.setdefault(name, set()).add(str(value))
-        names = sorted(values, key=lambda name: -len(values[name]))
-        counts = ", ".join(f"{name} ({len(values[name]):,} values)" for name in names[:3])
-        message = f"its models were asked in {len(ways):,} ways, more than {MOST_WAYS}: {counts}"
-        hint = f"--ignore {names[0]} makes no other model of each value"
+        numbers = Counter({name: len(distinct) for name, distinct in values.items()})
+        most = [f"{name} ({number:,} values)" for name, number in numbers.most_common(3)]
+        message = f"it has {len(ways):,} ways of asking, more than {MOST_WAYS}: {', '.join(most)}"
+        hint = "import the lines of a few models"
+        setting = numbers.most_common(1)[0][0]
+        if setting != "model":
+            hint = f"--ignore {setting} makes no other model of each value"
         raise UserError(message, where=str(self.files[0]), hint=hint)
 
     def _run(self) -> str:

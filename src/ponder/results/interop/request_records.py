@@ -53,6 +53,8 @@ REPLY_FIELDS: dict[str, ProtocolName] = {
     "promptFeedback": "gemini",
     "stop_reason": "anthropic",
 }
+REPLY_TEXTS = ("choices", "content", "output", "candidates")
+STATUSES = ("status_code", "statusCode", "response_status", "http_status", "status")
 # Where the parts of a reply are.
 PARTS: dict[ProtocolName, str] = {
     "chat": "choices",
@@ -294,33 +296,45 @@ def _request(request: Any, record: Table) -> Table:
 
 def _error(record: Table, reply: Any) -> str:
     """Return why a request has no reply; "" if it has one."""
-    status = None
-    for table in (reply, record):
-        if not isinstance(table, dict):
-            continue
-        for name in ("status_code", "statusCode", "response_status", "http_status", "status"):
-            if type(table.get(name)) is int:
-                status = table[name]
-    inner: Any = reply
+    status = max(_status(record), _status(reply))
+    body = reply
     if isinstance(reply, dict) and reply.get("body"):
-        inner = _unpacked(reply["body"])
-    error = inner.get("error") if isinstance(inner, dict) else None
-    has_text = isinstance(inner, str) and bool(inner)
-    if isinstance(inner, dict):
-        has_text = any(inner.get(name) for name in ("choices", "content", "output", "candidates"))
-    if not error and isinstance(inner, dict) and inner.get("type") in ("expired", "canceled"):
-        error = f"the batch job has {inner['type']}"
+        body = _unpacked(reply["body"])
+    has_text = isinstance(body, str) and bool(body)
+    error: Any = None
+    if isinstance(body, dict):
+        has_text = any(body.get(name) for name in REPLY_TEXTS)
+        error = body.get("error")
+        if body.get("type") in ("expired", "canceled"):
+            error = f"the batch job has {body['type']}"
     if not error and not has_text:
-        error = record.get("error") or record.get("error_str") or record.get("errorMessage")
-    if not error and not inner and record.get("level") == "ERROR":
-        error = record.get("status_message") or record.get("statusMessage")
-    if not error and record.get("status") in ("failure", "error") and not has_text:
-        error = "failure"
-    if isinstance(status, int) and status >= 400:
+        error = _error_beside(record)
+    if status >= 400:
         return f"status {status}: {_message(error)}" if error else f"status {status}"
     if error and not has_text:
         return _message(error)
     return ""
+
+
+def _status(table: Any) -> int:
+    """Return the HTTP status in a table; 0 if it has none."""
+    if isinstance(table, dict):
+        for name in STATUSES:
+            if type(table.get(name)) is int:
+                return int(table[name])
+    return 0
+
+
+def _error_beside(record: Table) -> Any:
+    """Return the error that stands beside a request; None if there is none."""
+    for name in ("error", "error_str", "errorMessage"):
+        if record.get(name):
+            return record[name]
+    if record.get("level") == "ERROR":  # Langfuse's
+        return record.get("status_message") or record.get("statusMessage") or "error"
+    if record.get("status") in ("failure", "error"):
+        return record["status"]
+    return None
 
 
 def _message(error: Any) -> str:
@@ -567,11 +581,11 @@ def settings(request: Table) -> dict[str, Any]:
 
 def other_fields(request: Table) -> Iterator[str]:
     """Yield the fields of a request that are neither its prompt nor one of the settings."""
-    known = set(UNIMPORTANT)
+    read_fields = set(UNIMPORTANT)
     for places in SETTINGS.values():
-        known.update(place.partition(".")[0] for place in places)
+        read_fields.update(place.partition(".")[0] for place in places)
     for name, value in request.items():
-        if name not in known and value not in (None, "", [], {}):
+        if name not in read_fields and value not in (None, "", [], {}):
             yield str(name)
 
 
