@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 DIALS = ("effort", "think", "thinking")
 DIAL_TABLES = ("body.", "template.")
+FROM_LOG = "settings."  # of a model that was imported from a log
 # Fields of a request that change what is sampled, not how long a model thinks: two of their values
 # with replies of the same length are still two variants.
 SAMPLING = (
@@ -110,7 +111,7 @@ def _only_difference(first: dict[str, Any], second: dict[str, Any]) -> str | Non
 def _is_dial(name: str) -> bool:
     if name.startswith(DIAL_TABLES):
         return name.rpartition(".")[2] not in SAMPLING
-    return name in DIALS
+    return name.removeprefix(FROM_LOG) in DIALS
 
 
 def _name(dial: str, value: Any) -> str:

@@ -247,14 +247,15 @@ class Anthropic(Protocol):
         written = (thinking, answer)
         if not thoughts:
             thinking, answer = split_thinking(answer)
-        stop: Literal["end", "length"] = "length" if message.stop_reason in CUT else "end"
+        stop_reason = message.stop_reason if isinstance(message.stop_reason, str) else ""
+        stop: Literal["end", "length"] = "length" if stop_reason in CUT else "end"
         note = ""
         refusal = ""
-        if message.stop_reason == "refusal":
+        if stop_reason == "refusal":
             note = "refusal"
             refusal = answer or encodable(_text(message.stop_details, "explanation"))
             answer = ""
-        elif message.stop_reason == "content_filter":
+        elif stop_reason == "content_filter":
             note = "content filter"
         elif not thinking and not answer and stop == "end":
             note = "empty reply"
