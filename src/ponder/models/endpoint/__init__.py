@@ -1,4 +1,4 @@
-"""Asks a model behind a hosted API or a server: OpenAI, Anthropic, Google, xAI, OpenRouter, vLLM, …
+"""Asks a model behind an API: OpenAI, Anthropic, Google, xAI, OpenRouter, or your own server.
 
 It speaks four protocols: chat completions, OpenAI's Responses, Anthropic's Messages and Google's
 generateContent. `effort`, `think` and `thinking` say how hard the model may think, in any of them.
