@@ -222,7 +222,7 @@ def run(
     troubles = summary(tally)
     if troubles:
         tell(troubles)
-    for note in loaded.results(store).dial_notes:
+    for note in loaded.dial_notes(store):
         tell(note)
     exit_if_failed(tally)
     tell(f"next: {command('report', study, settings, store, models)}")
