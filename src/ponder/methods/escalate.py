@@ -8,10 +8,10 @@ first answer took that many. `agreement < 0.6`: fewer of a vote's samples agreed
 the other model is; a model that doesn't count prompts itself has one token per four characters.
 
 `to` is a table as in [[model]]. Without a name it is the same model with these settings changed:
-`to = { effort = "high" }`. The other model is shown the same messages, not the first answer. Both
-calls are billed, each at its model's prices; in a conversation this happens turn by turn. An
-attempt's details say how often: `escalated` is the fraction of its turns that the other model
-answered, `second_calls` the fraction that both were asked.
+`to = { effort = "high" }`. A list of such tables is a sweep. The other model is shown the same
+messages, not the first answer. Both calls are billed, each at its model's prices; in a conversation
+this happens turn by turn. An attempt's details say how often: `escalated` is the fraction of its
+turns that the other model answered, `second_calls` the fraction that both were asked.
 """
 
 from __future__ import annotations
