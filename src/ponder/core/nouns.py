@@ -33,6 +33,8 @@ Remember: TypeAlias = Literal["answers", "visible", "all"]
 Part: TypeAlias = Literal["all", "thinking", "answer"]
 # Which tokens of a reply; output is thinking and answer together.
 TokenKind: TypeAlias = Literal["output", "thinking", "answer"]
+# What an attempt took, as figures measure it: tokens of a kind, money, or seconds.
+Resource: TypeAlias = Literal["output", "thinking", "answer", "cost", "seconds"]
 # The rows of a table, and the named tables that a figure is drawn from: plain JSON values.
 Records: TypeAlias = list[dict[str, Any]]
 Tables: TypeAlias = dict[str, Records]
@@ -44,7 +46,9 @@ TurnLimit: TypeAlias = "Callable[[int, int | None], Spend | None]"
 
 # The detail of an attempt that holds `Bill.cost`.
 BILLED_COST = "billed_cost"
-# The fields of a bill with another model's part, and the details of an attempt that hold them.
+# The fields of a bill with a reward's part, and the details of an attempt that hold them.
+REWARD = ("reward_prompt_tokens", "reward_completion_tokens", "reward_cost")
+# The same of another model.
 OTHER_MODEL = ("other_prompt_tokens", "other_completion_tokens", "other_cost")
 
 
@@ -228,7 +232,7 @@ class Bill:
             cost=None if cost is None else 0.0,
             other_prompt_tokens=self.prompt_tokens,
             other_completion_tokens=self.thinking_tokens + self.answer_tokens,
-            other_cost=cost or 0.0,
+            other_cost=0.0 if cost is None else cost - self.reward_cost,
         )
 
 
@@ -274,12 +278,12 @@ class Prices:
 
 
 def cost_of(bill: Bill, prices: Prices | None) -> float | None:
-    """Return what a model's calls cost, without the reward's part; None if unknown."""
+    """Return what a model's calls cost, the reward's part included; None if unknown."""
     if prices is not None:
-        return prices.cost(bill)
+        return prices.cost(bill) + bill.reward_cost
     if bill.cost is None and not bill.other_cost:
         return None
-    return (bill.cost or 0.0) + bill.other_cost
+    return (bill.cost or 0.0) + bill.other_cost + bill.reward_cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,7 +477,8 @@ class Outcome(NamedTuple):
 
     @property
     def bill(self) -> Bill:
-        """The bill without the reward's part."""
+        """The summed bill of all turns, the reward's part included."""
+        details = self.details
         return Bill(
             self.prompt_tokens,
             self.thinking_tokens,
@@ -481,9 +486,14 @@ class Outcome(NamedTuple):
             self.seconds,
             self.counted_by,
             self.cached_tokens,
-            cost=self.details.get(BILLED_COST),
-            **{name: self.details[name] for name in OTHER_MODEL if name in self.details},
+            cost=details.get(BILLED_COST),
+            **{name: details[name] for name in (*REWARD, *OTHER_MODEL) if name in details},
         )
+
+    @property
+    def cost(self) -> float | None:
+        """What the attempt cost, with what its methods paid other models; None if unknown."""
+        return self.cell.cost(self.bill)
 
     def tokens(self, kind: TokenKind) -> int:
         if kind == "thinking":
@@ -491,6 +501,15 @@ class Outcome(NamedTuple):
         if kind == "answer":
             return self.answer_tokens
         return self.thinking_tokens + self.answer_tokens
+
+    def used(self, resource: Resource) -> float:
+        """Return how much of a resource the attempt took; nan for a cost that is unknown."""
+        if resource == "seconds":
+            return self.seconds
+        if resource == "cost":
+            cost = self.cost
+            return math.nan if cost is None else cost
+        return self.tokens(resource)
 
 
 @dataclass(frozen=True, slots=True)

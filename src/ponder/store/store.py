@@ -28,7 +28,7 @@ import msgspec
 
 from ponder.core import Attempt, Bill, Completion, Outcome, Problem, UserError
 from ponder.core.lock import acquire
-from ponder.core.nouns import BILLED_COST, OTHER_MODEL
+from ponder.core.nouns import BILLED_COST, OTHER_MODEL, REWARD
 from ponder.store.file import DamagedStore, connect, errors, sync_folder
 from ponder.store.outcomes import OutcomeReader
 from ponder.store.schema import (
@@ -61,7 +61,6 @@ IN_ORDER = f"""FROM problem CROSS JOIN attempt ON attempt.problem = problem.id
     WHERE source = ? AND {ASKED} AND status != 'open'"""
 FIRST_TURN = "CROSS JOIN turn ON turn.attempt = attempt.id AND turn.position = 0 WHERE"
 N_ATTEMPT = len(ATTEMPT.split(", "))
-REWARD = ("reward_prompt_tokens", "reward_completion_tokens", "reward_cost")  # fields of a bill
 PARTS = (REWARD, OTHER_MODEL)  # of a bill, which have no columns
 FOUND_PRICES = "found_prices"  # beside a study's settings
 STEPS = "step_scores"  # beside the measures of a turn
@@ -508,6 +507,36 @@ class Store:
         with self._one_at_a_time, self._reading():
             rows = self._db.execute(sql, (self._find(cell), cell.quota.samples))
             return {row[0]: row[1:] for row in rows}
+
+    def bills(self, cell: StudyCell) -> dict[int, Bill]:
+        """Return by position the summed bill of the answered attempts at a problem."""
+        names = [BILLED_COST, *itertools.chain.from_iterable(PARTS)]
+        in_details = ", ".join(
+            f"""TOTAL(CASE WHEN details LIKE '%"{name}"%'
+                THEN json_extract(details, '$.{name}') END)"""
+            for name in names
+        )
+        sql = f"""SELECT position, SUM(prompt_tokens), SUM(thinking_tokens), SUM(answer_tokens),
+                 SUM(seconds), SUM(cached_tokens), COUNT(*),
+                 SUM(details LIKE '%"{BILLED_COST}"%'), {in_details}
+                 FROM attempt JOIN problem ON problem.id = attempt.problem
+                 WHERE {ASKED} AND status NOT IN ('failed', 'open') GROUP BY position"""
+        bills = {}
+        with self._one_at_a_time, self._reading():
+            for row in self._db.execute(sql, self._asked(cell)):
+                position, prompt, thinking, answer, seconds, cached, answers, reported = row[:8]
+                amounts = dict(zip(names, row[8:], strict=True))
+                cost = amounts.pop(BILLED_COST)
+                bill = Bill(
+                    prompt,
+                    thinking,
+                    answer,
+                    seconds,
+                    cached_tokens=cached or 0,
+                    cost=cost if reported == answers else None,
+                )
+                bills[position] = _with_parts(bill, amounts)
+        return bills
 
     def begun(self, cell: StudyCell) -> dict[tuple[int, int], tuple[Completion, ...]]:
         """Return the finished turns of interrupted conversations, by position and sample."""
