@@ -135,10 +135,11 @@ class Cheapest:
         for k, i in enumerate(settings):
             if standing.quality[i] != "open" or power[k] < FUTILE:
                 continue
-            if standing.choice is not None and i != standing.choice:
-                if self.extra_cost(scores, i, standing.choice, size) > sure_worse:
-                    continue
-            candidates.append(i)
+            extra = 0.0
+            if standing.choice is not None:
+                extra = self.extra_cost(scores, i, standing.choice, size)
+            if extra <= sure_worse:
+                candidates.append(i)
         standing.asked[:] = False
         standing.asked[candidates] = True
         if self.floor is None:
