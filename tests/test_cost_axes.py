@@ -96,6 +96,14 @@ def test_what_an_attempt_cost(outcome: Outcome, cost: float | None) -> None:
     assert outcome.cost == pytest.approx(cost)
 
 
+def test_what_another_model_cost_is_not_all() -> None:
+    paid = Bill(100, 50, 50, other_cost=0.5)
+    served = made_up.cell()
+    served = replace(served, model=Judge())
+    assert served.cost(paid) is None
+    assert replace(served, model=Judge(prices=PRICES)).cost(paid) == pytest.approx(0.501)
+
+
 def test_figures_and_transcripts_add_up_to_what_a_run_paid(serve, write, ponder) -> None:
     served = serve(usage={"prompt_tokens": 40, "completion_tokens": 120, "cost": 0.002})
     judge = serve()

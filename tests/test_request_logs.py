@@ -410,6 +410,14 @@ def test_lines_that_are_no_single_text_are_skipped_and_counted(ponder, folder) -
     assert "none.jsonl: nothing in this log can be imported: 5 lines with tools; " in result.stderr
 
 
+def test_fields_that_are_not_compared_are_named(ponder, folder) -> None:
+    record = line(right=True)
+    record["request"] |= {"logit_bias": {"1": 2}, "seed": 3, "user": "u"}
+    flat = {**SHAPES["flat"][0], "right": True, "trace": "t"}
+    result = ponder("import", log("day.jsonl", record, flat))
+    assert "fields of requests that don't make another model: logit_bias\n" in result.stderr
+
+
 def test_a_conversation_s_history_is_part_of_the_problem(ponder, folder) -> None:
     turns = [
         {"role": "user", "content": "2 + 2?"},

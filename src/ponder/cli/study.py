@@ -512,7 +512,7 @@ def import_(
     ignore: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Read logs of production, Inspect or lm-eval into a store and a study.
+    """Make a study from logs of production, Inspect or lm-eval.
 
     LOG is an .eval or .json file of Inspect, a samples_*.jsonl file of lm-eval, a folder with
     such files, or a .jsonl file with a request to a model and its reply on each line: chat

@@ -581,6 +581,8 @@ def settings(request: Table) -> dict[str, Any]:
 
 def other_fields(request: Table) -> Iterator[str]:
     """Yield the fields of a request that are neither its prompt nor one of the settings."""
+    if "usage" in request or "choices" in request or "output" in request:
+        return  # one table with the reply, whose fields can't be told from the request's
     read_fields = set(UNIMPORTANT)
     for places in SETTINGS.values():
         read_fields.update(place.partition(".")[0] for place in places)
