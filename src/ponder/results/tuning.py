@@ -430,7 +430,7 @@ def tuning(results: Results) -> Tuning:
         margin=design.margin,
         floor=design.floor,
         attempts=len(outcomes),
-        full_plan=trial.attempts_at_most(),
+        full_plan=len(outcomes) if _is_log(trial) else trial.attempts_at_most(),
         adaptive=adaptive,
         routing=routes,
     )
@@ -445,11 +445,15 @@ def _replayed(trial: Trial, store: Store) -> tuple[Trial, list[int], bool]:
     assert isinstance(design, Cheapest)
     counts, _ = trial.replay(store)
     everything = [design.problems] * len(trial.arms)
-    imported = all(isinstance(cell.model, FromLog) for arm in trial.arms for cell in arm)
-    if imported or trial.is_complete(store):
+    if _is_log(trial) or trial.is_complete(store):
         once = dataclasses.replace(design, analyses=1)
         return dataclasses.replace(trial, design=once), everything, False
     return trial, counts, True
+
+
+def _is_log(trial: Trial) -> bool:
+    """Return whether all attempts are from another program's log."""
+    return all(isinstance(cell.model, FromLog) for arm in trial.arms for cell in arm)
 
 
 def _by_cost(scores: Sequence[Floats]) -> list[int]:
