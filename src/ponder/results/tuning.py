@@ -29,6 +29,7 @@ from ponder.stats.columns import Floats
 from ponder.stats.designs.cheapest import Cheapest, Standing
 from ponder.stats.routing import Routing, routing
 from ponder.stats.settings import Change, SettingSummary, changes, summarise
+from ponder.store.outcomes import with_ballots
 from ponder.store.store import Store
 from ponder.study.cell import StudyCell
 from ponder.study.stop import By
@@ -386,7 +387,10 @@ def tuning(results: Results) -> Tuning:
         assert isinstance(design, Cheapest)
         scores = trial.scores(reader(store, trial.by), counts)
         asked = trial.asked(counts)
-        outcomes = list(store.outcomes(asked))
+        if any(cell.quota.samples > 1 for cell in asked):
+            outcomes = with_ballots(store, asked)  # to see where a setting's answers disagree
+        else:
+            outcomes = list(store.outcomes(asked))
     if not any(o.answered for o in outcomes):
         raise results.no_answers()
     standing = design.standing(scores)
