@@ -29,6 +29,7 @@ from ponder.stats.columns import Floats
 from ponder.stats.designs.cheapest import Cheapest, Standing
 from ponder.stats.routing import Routing, routing
 from ponder.stats.settings import Change, SettingSummary, changes, summarise
+from ponder.store.outcomes import with_ballots
 from ponder.store.store import Store
 from ponder.study.cell import StudyCell
 from ponder.study.stop import By
@@ -386,7 +387,10 @@ def tuning(results: Results) -> Tuning:
         assert isinstance(design, Cheapest)
         scores = trial.scores(reader(store, trial.by), counts)
         asked = trial.asked(counts)
-        outcomes = list(store.outcomes(asked))
+        if any(cell.quota.samples > 1 for cell in asked):
+            outcomes = with_ballots(store, asked)  # to see where a setting's answers disagree
+        else:
+            outcomes = list(store.outcomes(asked))
     if not any(o.answered for o in outcomes):
         raise results.no_answers()
     standing = design.standing(scores)
@@ -430,7 +434,7 @@ def tuning(results: Results) -> Tuning:
         margin=design.margin,
         floor=design.floor,
         attempts=len(outcomes),
-        full_plan=trial.attempts_at_most(),
+        full_plan=len(outcomes) if _is_log(trial) else trial.attempts_at_most(),
         adaptive=adaptive,
         routing=routes,
     )
@@ -445,11 +449,15 @@ def _replayed(trial: Trial, store: Store) -> tuple[Trial, list[int], bool]:
     assert isinstance(design, Cheapest)
     counts, _ = trial.replay(store)
     everything = [design.problems] * len(trial.arms)
-    imported = all(isinstance(cell.model, FromLog) for arm in trial.arms for cell in arm)
-    if imported or trial.is_complete(store):
+    if _is_log(trial) or trial.is_complete(store):
         once = dataclasses.replace(design, analyses=1)
         return dataclasses.replace(trial, design=once), everything, False
     return trial, counts, True
+
+
+def _is_log(trial: Trial) -> bool:
+    """Return whether all attempts are from another program's log."""
+    return all(isinstance(cell.model, FromLog) for arm in trial.arms for cell in arm)
 
 
 def _by_cost(scores: Sequence[Floats]) -> list[int]:
