@@ -240,6 +240,14 @@ def cost_of(bill: Bill, prices: Prices | None) -> float | None:
     return prices.cost(bill)
 
 
+class Judgement(NamedTuple):
+    """What a judge said of a reply. Its bill is the reward's part of the completion's bill."""
+
+    judge: str  # `Judged.judge_id`
+    right: bool
+    text: str  # the judge's own words
+
+
 @dataclass(frozen=True, slots=True)
 class Completion:
     """A model's reply in one turn."""
@@ -259,6 +267,8 @@ class Completion:
     # For each step of the thinking the position of its end and its score from a process reward,
     # from 0 to 1; empty if there is none.
     step_scores: Sequence[tuple[int, float]] = ()
+    # If another model judges the attempt, its verdict, with the last turn.
+    judgement: Judgement | None = None
 
 
 class Retry(NamedTuple):
