@@ -37,7 +37,7 @@ class Model(NamedTuple):
     @property
     def prices(self) -> Prices | None:
         """The model's prices; None if a method asks another model, whose cost outcomes lack."""
-        if any(cell.asks() for cell in self.cells):
+        if any(method.asks() for cell in self.cells for method in cell.methods):
             return None
         return self.cells[0].model.prices
 

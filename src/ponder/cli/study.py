@@ -252,8 +252,12 @@ def regrade(
     loaded = with_stored_digests(load(study, settings, models), store)
     Store(store).close()  # raises an error if there is none; with a lock it would be created
     with Store(store, lock=True) as opened:
-        changed = grade_again(loaded, opened)
-    say({"changed": changed}, as_json, lambda: f"{count(changed, 'grade')} changed")
+        regraded = grade_again(loaded, opened)
+    if regraded.unjudged:
+        replies = count(regraded.unjudged, "reply")
+        tell(f"{replies} not judged with this judge and rubric: ponder run {study} asks the judge")
+    changed = f"{count(regraded.changed, 'grade')} changed"
+    say(regraded._asdict(), as_json, lambda: changed)
 
 
 @click.command(epilog="Example: ponder report effort -o reports/first")

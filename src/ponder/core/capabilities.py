@@ -137,6 +137,10 @@ class Judged(RecordsGrader):
         """Return whether the judge calls a reply right; raise `ValueError` if it doesn't say."""
 
     @abstractmethod
+    def label_count(self) -> int:
+        """Return how many replies people have judged."""
+
+    @abstractmethod
     def grade_judged(self, problem: Problem, answer: str, *, right: bool) -> Grade:
         """Grade a reply by the judge's verdict.
 
@@ -496,6 +500,12 @@ def solve_turns(task: Task, problem: Problem) -> list[str]:
 def judge_of_task(task: Task) -> Model | None:
     """Return the model that judges a task's replies; None if none does."""
     return task.asks() if isinstance(task, Judged) else None
+
+
+def judge_limit(judge: Model, request: Request) -> Spend:
+    """Return the most that a judge's verdict may take, as a part of the judged model's spend."""
+    limit = judge.turn_limit(request.prompt_limit) or Spend(calls=1)
+    return limit.as_reward(judge.prices)
 
 
 def grade_turns(task: Task, problem: Problem, answers: Sequence[str]) -> Grade:

@@ -18,7 +18,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple, get_args
 
-from ponder.core.capabilities import Prepared, training_seed
+from ponder.core.capabilities import Prepared, judge_of_task, training_seed
 from ponder.core.contracts import Method, Model, Plugin, Task
 from ponder.core.keys import digest, seed_from
 from ponder.core.nouns import Ended, Memory, Problem, TurnLimit
@@ -195,8 +195,12 @@ class Cell:
         return turn.completion_tokens
 
     def asks(self) -> list[Model]:
-        """Return the other models that the methods ask, such as a judge."""
-        return [model for method in self.methods for model in method.asks()]
+        """Return the other models that the methods and the task ask, such as a judge."""
+        models = [model for method in self.methods for model in method.asks()]
+        judge = judge_of_task(self.task)
+        if judge is not None:
+            models.append(judge)
+        return models
 
     def prepared_by(self) -> list[Model]:
         """Return the models that preparations still have to ask, such as teachers."""

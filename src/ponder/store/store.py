@@ -26,7 +26,8 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from ponder.core import Attempt, Bill, Completion, Outcome, Problem, UserError
+from ponder.core import Attempt, Bill, Completion, Judgement, Outcome, Problem, UserError
+from ponder.core.capabilities import judge_of_task
 from ponder.core.lock import acquire
 from ponder.core.nouns import BILLED_COST
 from ponder.store.file import DamagedStore, connect, errors, sync_folder
@@ -65,6 +66,7 @@ REWARD = ("reward_prompt_tokens", "reward_completion_tokens", "reward_cost")  # 
 FOUND_PRICES = "found_prices"  # beside a study's settings
 STEPS = "step_scores"  # beside the measures of a turn
 BLOCKS = "blocks"  # the same
+JUDGEMENT = "judgement"  # the same
 MOST_PROBLEMS = 4096  # whose ids are remembered
 
 
@@ -422,6 +424,8 @@ class Store:
             measures[STEPS] = turn.step_scores
         if turn.blocks:
             measures[BLOCKS] = turn.blocks
+        if turn.judgement:
+            measures[JUDGEMENT] = turn.judgement
         row = (
             attempt,
             position,
@@ -534,7 +538,7 @@ class Store:
                 answers += count
                 cost = self._billed_cost(cell, count)
                 bill += Bill(prompt, thinking, answer, seconds, cached_tokens=cached, cost=cost)
-                if cell.methods:
+                if cell.methods or judge_of_task(cell.task):
                     bill += self._rewards(cell)
         return answers, bill
 
@@ -552,17 +556,20 @@ class Store:
         return float(cost)
 
     def _rewards(self, cell: StudyCell) -> Bill:
-        """Return what rewards read and wrote for the answered attempts of a cell."""
-        sums = ", ".join(f"TOTAL(json_extract(details, '$.{name}'))" for name in REWARD)
-        sql = f"""SELECT {sums} FROM attempt JOIN problem ON problem.id = attempt.problem
-                  WHERE {ASKED} AND status NOT IN ('failed', 'open')
-                  AND details LIKE '%"reward_cost"%'"""
-        prompt, completion, cost = self._db.execute(sql, self._asked(cell)).fetchone()
-        return Bill(
-            reward_prompt_tokens=int(prompt),
-            reward_completion_tokens=int(completion),
-            reward_cost=cost,
-        )
+        """Return what rewards and judges read and wrote for the answered attempts of a cell."""
+        total = Bill()
+        for names in (REWARD, tuple(Judgement().bill())):
+            sums = ", ".join(f"TOTAL(json_extract(details, '$.{name}'))" for name in names)
+            sql = f"""SELECT {sums} FROM attempt JOIN problem ON problem.id = attempt.problem
+                      WHERE {ASKED} AND status NOT IN ('failed', 'open')
+                      AND details LIKE '%"{names[-1]}"%'"""
+            prompt, completion, cost = self._db.execute(sql, self._asked(cell)).fetchone()
+            total += Bill(
+                reward_prompt_tokens=int(prompt),
+                reward_completion_tokens=int(completion),
+                reward_cost=cost,
+            )
+        return total
 
     def sum_of_squares(self, cell: StudyCell) -> float:
         """Return the sum of the squared tokens of the answered attempts of a cell."""
@@ -781,6 +788,7 @@ def _turns(db: sqlite3.Connection, attempt: int) -> Iterator[Completion]:
         cost = measures.pop(BILLED_COST, None)
         step_scores = tuple((end, score) for end, score in measures.pop(STEPS, ()))
         blocks = measures.pop(BLOCKS, "")
+        judgement = measures.pop(JUDGEMENT, None)
         yield Completion(
             thinking,
             answer,
@@ -789,4 +797,5 @@ def _turns(db: sqlite3.Connection, attempt: int) -> Iterator[Completion]:
             measures,
             blocks=blocks,
             step_scores=step_scores,
+            judgement=Judgement(*judgement) if judgement else None,
         )

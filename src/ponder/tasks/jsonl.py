@@ -15,8 +15,8 @@ It may also have `system` (a system message) and `facts` (kept with each attempt
   the line if it has one. It is billed apart. `labels` are people's verdicts on some replies, by
   which accuracy is corrected for the judge's errors.
 
-A line may have a `solution`, a right reply, which is graded before a run starts. The grader is no
-part of an attempt's key: after a change of it, `ponder regrade` grades stored replies again.
+A line may have a `solution`, a right reply for `ponder show` and the model `oracle`. The grader is
+not in the key of attempts: after a change, `ponder regrade` grades stored replies again.
 
 A short answer is what stands in `<answer>` tags or `\\boxed{}`, after "answer is", in bold, or in
 the sentence that concludes it; numbers and words that the prompt already has are told from what the
@@ -133,6 +133,7 @@ class Jsonl(Task, ParsesAnswers, ComparesAnswers, Judged, SlowGrading):
 
     @cached_property
     def _problems(self) -> list[Problem]:
+        self._labels  # noqa: B018 raises if they are wrong, before anything is asked
         return [problem for problem, _ in self._lines.values()]
 
     @cached_property
@@ -222,6 +223,9 @@ class Jsonl(Task, ParsesAnswers, ComparesAnswers, Judged, SlowGrading):
             details[LABEL] = label
         why = "" if right else "wrong by the judge"
         return Grade(right, answer, why, details)
+
+    def label_count(self) -> int:
+        return len(self._labels)
 
     @cached_property
     def _labels(self) -> Labels:
