@@ -10,6 +10,8 @@ from contextlib import closing
 
 import pytest
 
+from ponder import Study
+
 STUDY = """
 {caps}
 [[task]]
@@ -156,3 +158,54 @@ def test_a_judge_that_is_down_is_an_error_before_the_model_is_asked(serve, write
     assert result.exit_code == 2
     assert "judge of task `jsonl`: no connection to http://127.0.0.1:9/v1" in result.stderr
     assert "answered" not in served.state()
+
+
+def write_labels(write, folder, ponder, wrong: int) -> None:
+    """Label every reply as right, but for the first ones; the judge calls five wrong."""
+    ponder("export", "s.toml", "--format", "jsonl", "-o", "out.jsonl")
+    lines = []
+    for line in (folder / "out.jsonl").read_text().splitlines():
+        lines.append(json.dumps(json.loads(line) | {"right": len(lines) >= wrong}))
+    write("labels.jsonl", "\n".join(lines))
+
+
+def test_labels_correct_the_accuracy(serve, write, folder, ponder) -> None:
+    served, judge = serve(), serve()
+    write_study(write, served, judge)
+    run = ponder("run", "s.toml")
+    assert "graded by the judge judge, which is unchecked" in run.stderr
+    assert "The judge took 3,200 tokens and 0.56 USD, billed apart" in run.stderr
+    write_labels(write, folder, ponder, wrong=2)
+    write_study(write, served, judge, labels='labels = "labels.jsonl"')
+    report = ponder("report", "s.toml")
+    assert "changed since 20 attempts were graded; `ponder regrade`" in report.stderr
+    regraded = json.loads(ponder("regrade", "s.toml", "--json").stdout)
+    assert regraded == {"changed": 20, "unjudged": 0}
+    report = ponder("report", "s.toml")
+    # 14 of 18, and one of two
+    assert "the judge judge calls 78% [52%, 92%] of the right ones right" in report.stderr
+    assert "changed since" not in report.stderr
+    [row] = Study.load("s.toml").results().estimates("accuracy")["sizes"]
+    assert row["accuracy"] == pytest.approx(0.9)  # all are labelled, so what people say
+    assert row["judged_accuracy"] == pytest.approx(0.75)
+    assert row["accuracy_low"] < 0.75 < row["accuracy_high"]
+    assert "by the judge alone 75%" in (folder / "reports/s/report.html").read_text()
+
+
+def test_labels_of_other_replies_are_an_error(serve, write, folder, ponder) -> None:
+    served, judge = serve(), serve()
+    write_study(write, served, judge)
+    ponder("run", "s.toml")
+    write("labels.jsonl", '{"problem": "p1", "answer": "something else", "right": true}')
+    labels = 'labels = "labels.jsonl"'
+    write_study(write, served, judge, labels=labels)
+    result = ponder("regrade", "s.toml")
+    assert result.exit_code == 2
+    assert "task `jsonl`: none of its 1 label is about a stored reply" in result.stderr
+    write("labels.jsonl", '{"problem": "p99", "answer": "x", "right": true}')
+    result = ponder("plan", "s.toml")
+    assert result.exit_code == 2
+    assert "labels.jsonl:1: there is no problem `p99`" in result.stderr
+    twice = '{"problem": "p1", "answer": "x", "right": %s}'
+    write("labels.jsonl", f"{twice % 'true'}\n{twice % 'false'}")
+    assert "labels.jsonl:2: an earlier line says the opposite" in ponder("plan", "s.toml").stderr

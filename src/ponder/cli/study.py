@@ -222,7 +222,7 @@ def run(
     troubles = summary(tally)
     if troubles:
         tell(troubles)
-    for note in loaded.results(store).dial_notes:
+    for note in loaded.results(store).notes:
         tell(note)
     exit_if_failed(tally)
     tell(f"next: {command('report', study, settings, store, models)}")
@@ -307,7 +307,7 @@ def report(
         **dataclasses.asdict(coverage),
     }
     say(data, as_json, lambda: "\n".join(pictures))
-    for note in results.dial_notes:
+    for note in results.notes:
         tell(note)
     _tell_missing(results.study, coverage, command("run", study, settings, store, models))
     if track:  # at the end: a server may take long, or not answer

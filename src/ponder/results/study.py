@@ -154,7 +154,7 @@ class Study(StudySpec):
                 f"{count(tally.failed, 'attempt')} failed and left out; run again to retry\n"
             )
         results = _results(study, store)
-        for note in results.dial_notes:
+        for note in results.notes:
             sys.stderr.write(f"{note}\n")
         return results
 
