@@ -21,9 +21,11 @@ def grading_notes(names: Sequence[str], outcomes: Sequence[Outcome], currency: s
     graded = [outcome for outcome in outcomes if GRADER in outcome.details]
     outdated = [outcome for outcome in graded if outcome.details[GRADER] != task.grader_id()]
     if outdated:
+        was = "was" if len(outdated) == 1 else "were"
+        attempts = f"{count(len(outdated), 'attempt')} {was} graded"
         notes.append(
-            f"{who}: the grader or its labels have changed since "
-            f"{count(len(outdated), 'attempt')} were graded; `ponder regrade` grades them again."
+            f"{who}: the grader or its labels have changed since {attempts}; "
+            "`ponder regrade` grades again."
         )
     judged = [outcome for outcome in outcomes if JUDGED in outcome.details]
     if judged and isinstance(task, Judged):
