@@ -5,6 +5,7 @@ studies that they refuse.
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -223,3 +224,57 @@ def test_a_judge_is_not_asked_in_batch_jobs(write) -> None:
         UserError, match="judge of task `jsonl`: a judge answers while the run waits"
     ):
         Study(task=asked, model="oracle").check()
+
+
+# --- The docs ---
+
+
+def blocks_of_the_docs() -> tuple[list[str], list[str], list[str]]:
+    """The lines, the studies and the functions of the section "Your own requests"."""
+    page = (Path(__file__).parent.parent / "docs" / "benchmarks.md").read_text("utf-8")
+    section = page[page.index("## Your own requests") :]
+    blocks = section.split("```")[1::2]
+    lines = [block.strip() for block in blocks if block.startswith('\n{"prompt"')]
+    studies = [block for block in blocks if block.startswith("\n[[task]]")]
+    functions = [block.removeprefix("python") for block in blocks if block.startswith("python")]
+    return lines, studies, functions
+
+
+def test_the_examples_of_the_docs_run(write, ponder) -> None:
+    lines, studies, functions = blocks_of_the_docs()
+    assert len(lines) == len(studies) == 5
+    write("checks.py", "\n".join(functions))
+    for line, study in zip(lines, studies, strict=True):
+        [task_table] = tomllib.loads(study)["task"]
+        write(task_table["file"], line)
+        name = write(f"{task_table['grader']}.toml", f'{study}[[model]]\nname = "oracle"\n')
+        settings = []
+        if "judge" in task_table:
+            settings = ["--set", 'task.judge={name="oracle"}']
+        tally = json.loads(ponder("run", name, "--json", *settings).stdout)
+        assert (tally["right"], tally["done"]) == (1, 1), study
+
+
+def test_try_shows_a_grader_without_a_token(write, ponder) -> None:
+    write("orders.jsonl", blocks_of_the_docs()[0][0])
+    result = ponder(
+        "try", "jsonl", "--set", "file=orders.jsonl", "grader=json", "--model", "oracle"
+    )
+    assert result.exit_code == 0, result.stderr
+    assert "right" in result.stdout
+
+
+def test_a_problem_without_a_known_reply_is_shown_and_can_be_tried(write, ponder) -> None:
+    write("dates.jsonl", '{"prompt": "Write a date.", "answer": "[0-9]+"}')
+    settings = ("--set", "file=dates.jsonl", "grader=regex")
+    shown = ponder("show", "jsonl", *settings)
+    assert "Write a date." in shown.stdout
+    assert "a right answer" not in shown.stdout
+    write(
+        "replies.jsonl",
+        f'{{"problem": "{json.loads(ponder("show", "jsonl", *settings, "--json").stdout)["problem"]}", "answer": "12"}}',
+    )
+    tried = ponder("try", "jsonl", *settings, "--model", "replay file=replies.jsonl")
+    assert tried.exit_code == 0, tried.stderr
+    asked = ponder("try", "jsonl", *settings, "--model", "oracle")
+    assert 'hint: add "solution"' in asked.stderr

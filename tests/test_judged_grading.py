@@ -189,7 +189,7 @@ def test_labels_correct_the_accuracy(serve, write, folder, ponder) -> None:
     assert row["accuracy"] == pytest.approx(0.9)  # all are labelled, so what people say
     assert row["judged_accuracy"] == pytest.approx(0.75)
     assert row["accuracy_low"] < 0.75 < row["accuracy_high"]
-    assert "by the judge alone 75%" in (folder / "reports/s/report.html").read_text()
+    assert "and 75% [53%, 89%] by the judge alone" in (folder / "reports/s/report.html").read_text()
 
 
 def test_labels_of_other_replies_are_an_error(serve, write, folder, ponder) -> None:

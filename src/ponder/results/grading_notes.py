@@ -58,9 +58,9 @@ def _checked(judge: str, outcomes: Sequence[Outcome]) -> str:
     raw = accuracy(data.right, data.problem)
     return (
         f"of {labels}, the judge {judge} calls {_percent(sensitivity)} of the right ones right, "
-        f"and {_percent(false_positives)} of the wrong ones. Corrected for that, accuracy over all "
-        f"sizes is {_percent(estimate)}; by the judge alone {_percent(raw)}. Figures other than "
-        "`accuracy` show what the judge says."
+        f"and {_percent(false_positives)} of the wrong ones. Corrected for that, accuracy is "
+        f"{_percent(estimate)}, and {_percent(raw)} by the judge alone. Only the figure Accuracy "
+        "is corrected; others show what the judge says."
     )
 
 

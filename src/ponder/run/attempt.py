@@ -507,8 +507,10 @@ def _grade_of(task: Task, attempt: Attempt) -> Grade | None:
     answers = [reply.answer for reply in replies]
     if not isinstance(task, Judged) or task.asks() is None:
         return grade_turns(task, attempt.problem, answers)
+    if not answers[-1].strip():
+        return Grade(correct=False, why="no answer")
     if not _is_complete(replies):
-        return Grade(correct=False, parsed=answers[-1].strip() or None, why="no answer")
+        return Grade(correct=False, parsed=answers[-1])
     judgement = replies[-1].judgement
     if judgement is None or needs_judge(task, replies):
         return None

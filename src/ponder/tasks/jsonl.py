@@ -221,7 +221,7 @@ class Jsonl(Task, ParsesAnswers, ComparesAnswers, Judged, SlowGrading):
         label = self._labels.get(key(problem.id, answer))
         if label is not None:
             details[LABEL] = label
-        why = "" if right else "wrong by the judge"
+        why = "" if right else "the judge says so"
         return Grade(right, answer, why, details)
 
     def label_count(self) -> int:
