@@ -164,8 +164,8 @@ async def _ask_turns(
             request = Request(cell.task, problem, messages, seed, pending.sample, turn)
             limit = cell.turn_limit(token_limit(messages, tokens), None)
             try:
-                turn_call = _Call(pending, cell.model, request, limit, answered)
-                reply = await _call(model, turn_call, run, reservation)
+                call = _Call(pending, cell.model, request, limit, answered)
+                reply = await _call(model, call, run, reservation)
             except UserError:
                 raise
             except Exception as error:  # a plugin that crashes has not answered either
@@ -233,12 +233,12 @@ async def _judge(
     failure: ModelFailure | None = None
     try:
         async with free:
-            said = await _call(judge, call, run, reservation)
-        if said is None:
+            answer = await _call(judge, call, run, reservation)
+        if answer is None:
             raise Stopped
-        bill = said.bill
-        right = task.verdict(said)
-        text = said.answer[-LONGEST_JUDGEMENT:]
+        bill = answer.bill
+        right = task.verdict(answer)
+        text = answer.answer[-LONGEST_JUDGEMENT:]
         judgement = judgement._replace(judge=task.judge_id(), right=right, text=text)
     except (UserError, Stopped):
         raise
@@ -330,10 +330,10 @@ class _Call(NamedTuple):
         return bill.as_reward(self.model.prices)
 
 
-async def _call(model: Model, turn: _Call, run: Run, reservation: Reservation) -> Completion | None:
+async def _call(model: Model, call: _Call, run: Run, reservation: Reservation) -> Completion | None:
     """Make one call once the caps have room for it; None if they never will, or the run stops."""
-    limit = turn.limit
-    sent = _Sent(run, reservation, turn)
+    limit = call.limit
+    sent = _Sent(run, reservation, call)
     granted = False
     bill: Bill | None = None
     try:
@@ -347,12 +347,12 @@ async def _call(model: Model, turn: _Call, run: Run, reservation: Reservation) -
             await run.writer.flush()
         if run.stop.asked:
             return None
-        answering = model.complete(replace(turn.request, observer=sent))
+        answering = model.complete(replace(call.request, observer=sent))
         if sends_batches(model):
             # Its job stays open for the next run: nobody waits for it after Ctrl-C.
             answering = run.stop.unless_asked(answering)
         completion = _storable(await answering)
-        bill = turn.bill(completion.bill)
+        bill = call.bill(completion.bill)
         return completion
     except Stopped:
         return None
@@ -360,7 +360,7 @@ async def _call(model: Model, turn: _Call, run: Run, reservation: Reservation) -
         raise
     except BaseException as error:
         if isinstance(error, ModelFailure):
-            bill = turn.bill(error.bill)
+            bill = call.bill(error.bill)
         if bill is None:
             sent.lose(limit)
         raise
@@ -376,13 +376,13 @@ class _Sent(JobObserver):
     Requests in batch jobs are not among them: the store counts them with their jobs.
     """
 
-    def __init__(self, run: Run, reservation: Reservation, turn: _Call) -> None:
+    def __init__(self, run: Run, reservation: Reservation, call: _Call) -> None:
         self._run = run
         self._reservation = reservation
-        self._model = turn.model
+        self._model = call.model
         self._open = Spend()
-        self.attempt = turn.pending.name
-        self._answered = turn.answered
+        self.attempt = call.pending.name
+        self._answered = call.answered
         self._in_jobs: dict[str, Money] = {}
         if sends_batches(self._model):  # else nobody will wait for them, and both are billed
             self._in_jobs = run.earlier.take(self.attempt)

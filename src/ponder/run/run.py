@@ -151,12 +151,24 @@ async def _check_servers(cells: Sequence[StudyCell], run: Run) -> None:
 
 
 def _is_unfinished(cell: StudyCell, store: Store) -> bool:
-    if cell.quota.adaptive:
+    quota = cell.quota
+    if quota.adaptive:
         return True
-    problems = cell.quota.problems
+    problems = quota.problems
     if problems is None:
         problems = sum(1 for _ in cell.asked())
-    return len(store.done(cell)) < problems * cell.quota.samples
+    return not _is_done(cell, problems, store.done(cell))
+
+
+def _is_done(cell: StudyCell, problems: int, done: set[tuple[int, int]]) -> bool:
+    """Return whether all of so many problems are done, or those at the quota's positions."""
+    samples = cell.quota.samples
+    if len(done) < problems * samples:
+        return False
+    positions: Sequence[int] = range(problems)
+    if cell.quota.positions is not None:
+        positions = cell.quota.positions
+    return done.issuperset(itertools.product(positions, range(samples)))
 
 
 def _rounds_of(trial: Trial, run: Run) -> Iterator[list[StudyCell]]:
@@ -310,12 +322,8 @@ def pending(cell: StudyCell, store: Store, tally: Tally) -> Iterator[PendingAtte
     """Yield the attempts of a cell that the store doesn't hold."""
     quota = cell.quota
     done = store.done(cell)
-    if quota.problems is not None and len(done) >= quota.problems * quota.samples:
-        positions: Sequence[int] = range(quota.problems)
-        if quota.positions is not None:
-            positions = quota.positions
-        if done.issuperset(itertools.product(positions, range(quota.samples))):
-            return  # without generating a problem: a large puzzle takes a second
+    if quota.problems is not None and _is_done(cell, quota.problems, done):
+        return  # without generating a problem: a large puzzle takes a second
     partial_turns = store.begun(cell)
     problems = 0
     for position, problem in cell.numbered():
