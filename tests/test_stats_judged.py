@@ -129,3 +129,11 @@ def test_columns_come_from_the_details_in_any_order() -> None:
     again = judged(attempts)
     for name in ("right", "judged", "labelled", "label", "problem"):
         assert getattr(data, name).tolist() == getattr(again, name).tolist()
+
+
+def test_labels_that_are_all_right_leave_an_interval_that_says_something() -> None:
+    right = [1] * 18 + [0] * 2 + [1] * 180
+    estimate = corrected(columns(right, [1] * 200, [n < 20 for n in range(200)]))
+    assert estimate is not None
+    assert estimate.value == 1.0
+    assert 0.7 < estimate.low < 0.9

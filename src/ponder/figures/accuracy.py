@@ -382,9 +382,11 @@ def _judged(row: Row) -> str:
     """Say of an accuracy how the judge that found it was checked; "" if there was no judge."""
     if row.get("labels") is None:
         return ""
-    if row.get("judged_accuracy") is None:
-        return " by a judge whose errors nobody has measured"
     labels = count(row["labels"], "label")
+    if row["labels"] == 0:
+        return " by a judge whose errors nobody has measured"
+    if row.get("judged_accuracy") is None:
+        return f" by a judge ({labels} here, too few to correct for its errors)"
     return f", corrected by {labels} (the judge alone: {span(row, 'judged_accuracy', '.0%')})"
 
 

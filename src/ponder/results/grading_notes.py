@@ -56,9 +56,11 @@ def _checked(judge: str, outcomes: Sequence[Outcome]) -> str:
         )
     sensitivity, false_positives = stats.agreement(data)
     raw = accuracy(data.right, data.problem)
+    sizes = {outcome.size for outcome in outcomes}
+    over = " over all sizes" if len(sizes) > 1 else ""
     return (
         f"of {labels}, the judge {judge} calls {_percent(sensitivity)} of the right ones right, "
-        f"and {_percent(false_positives)} of the wrong ones. Corrected for that, accuracy is "
+        f"and {_percent(false_positives)} of the wrong ones. Corrected for that, accuracy{over} is "
         f"{_percent(estimate)}, and {_percent(raw)} by the judge alone. Only the figure Accuracy "
         "is corrected; others show what the judge says."
     )

@@ -1,10 +1,10 @@
 """Corrects an accuracy for the errors of the judge, with people's verdicts on some of the replies.
 
-Prediction-powered inference (Angelopoulos et al. 2023): the judge's verdicts on all replies, plus
-the mean difference between people's verdicts and the judge's on the labelled ones. The judge's
-verdicts are weighted by λ, which makes the variance smallest (PPI++, Angelopoulos et al. 2023b): a
-judge that knows nothing has λ = 0, and the labels alone count. The labelled replies must be a
-random sample of the judged ones.
+Prediction-powered inference (Angelopoulos et al. 2023, arXiv 2301.09633): the judge's verdicts on
+all replies, plus the mean difference between people's verdicts and the judge's on the labelled
+ones. The judge's verdicts are weighted by λ, which makes the variance smallest (PPI++, Angelopoulos,
+Duchi & Zrnic 2023, arXiv 2311.01453): a judge that knows nothing has λ = 0, and the labels alone
+count. The labelled replies must be a random sample of the judged ones.
 
 The variance is linearised and clustered by problem. On its own it is too small where few of the
 labels contradict the judge: with none in twenty, nothing shows that it errs. So the interval is the
@@ -114,8 +114,10 @@ def _prediction_powered(data: Judged, level: float) -> tuple[float, float]:
     few_labels = z_quantile(upper) / t_quantile(upper, max(1, n - 2))
     effective = float(len(data.right))
     if variance > 0:
-        effective = min(effective, value * (1 - value) / variance * few_labels**2)
-    return value, max(effective, 1e-3)
+        # At 0 % and 100 % the formula would say that nothing is known.
+        inside = min(max(value, 0.5 / n), 1 - 0.5 / n)
+        effective = min(effective, inside * (1 - inside) / variance * few_labels**2)
+    return value, effective
 
 
 def _labelled_means(data: Judged) -> tuple[Floats, Floats, Bools]:
