@@ -254,7 +254,9 @@ def test_the_examples_of_the_docs_run(write, ponder) -> None:
         settings = []
         if "judge" in task_table:
             settings = ["--set", 'task.judge={name="oracle"}']
-        tally = json.loads(ponder("run", name, "--json", *settings).stdout)
+        result = ponder("run", name, "--json", *settings)
+        assert result.exit_code == 0, result.stderr
+        tally = json.loads(result.stdout)
         assert (tally["right"], tally["done"]) == (1, 1), study
 
 

@@ -21,6 +21,7 @@ from ponder.core import (
     ENDINGS,
     Cell,
     Figure,
+    FromLog,
     Label,
     Outcome,
     Problem,
@@ -48,6 +49,7 @@ from ponder.study.labels import cells_called, model_labels, task_labels, unknown
 from ponder.study.prices import price_lines
 
 if TYPE_CHECKING:
+    from ponder.results.tuning import Tuning
     from ponder.run.adaptive import Decision
 
 FRAMES = ("pandas", "polars")
@@ -106,6 +108,13 @@ class Results:
 
         with Store(self.store) as store:
             return decisions(self.study, store)
+
+    @cached_property
+    def tuning(self) -> Tuning:
+        """The cheapest setting that is good enough, of a study with the goal `cheapest`."""
+        from ponder.results.tuning import tuning
+
+        return tuning(self)
 
     @cached_property
     def outcomes(self) -> list[Outcome]:
@@ -425,6 +434,8 @@ def _asked(cell: StudyCell, tried: int) -> int:
     A small task may have fewer problems than the study wants, so they are counted, unless all were
     tried: to make 20,000 problems of `execution` again takes 6 s.
     """
+    if isinstance(cell.model, FromLog):
+        return tried  # nothing more was asked
     if cell.quota.problems is not None and tried >= cell.quota.samples * cell.quota.problems:
         return tried
     if cell.task.fixed() is not None:

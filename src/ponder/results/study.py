@@ -17,10 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, get_type_hints
 
-from ponder.core import Plugin, UserError, plugins
+from ponder.core import Cell, Label, Plugin, UserError, plugins
+from ponder.core.capabilities import RecordsGrader
 from ponder.core.errors import python_hint
 from ponder.core.settings import Table, convert
 from ponder.core.text import count
+from ponder.results.dial_effects import dial_pairs
 from ponder.run.interrupt import Stop
 from ponder.run.plan import Plan, plan
 from ponder.run.progress import summary
@@ -162,10 +164,22 @@ class Study(StudySpec):
         """Return what the store holds of this study; nothing is asked."""
         return _results(with_stored_digests(self, Path(store)), Path(store))
 
+    def notes(self, store: str | Path = STORE) -> list[str]:
+        """Return sentences about dials without an effect, and about judges and outdated grades."""
+        cells: dict[Cell, Label] = {cell: cell.label for cell in self.cells}
+        # so that most runs needn't load what tests and draws
+        if not dial_pairs(cells) and not any(map(_records_grader, cells)):
+            return []
+        return self.results(store).notes
+
     def plan(self, store: str | Path = STORE) -> Plan:
         """How many attempts a run would make, and what they would take; nothing is asked."""
         self.check()
         return plan(self, Path(store))
+
+
+def _records_grader(cell: Cell) -> bool:
+    return isinstance(cell.task, RecordsGrader) and bool(cell.task.grader_id())
 
 
 def _results(study: Study, store: Path) -> Results:

@@ -258,7 +258,7 @@ def _forecast(
     if exceeds_budget:
         bound = None
     cost = None
-    if any(model.prices for model in (first.model, *first.asks())):
+    if any(model.prices for model in (first.model, *first.other_models())):
         cost = Range(low.cost, expected and expected.cost, bound and bound.cost)
     return Forecast(
         model=first.label.model,

@@ -106,7 +106,7 @@ class Cluster:
         if not _has_weights(cell.model):
             return model
         # a judge is asked here, under the study's caps
-        if isinstance(model, Wrapped) and any(method.asks() for method in cell.methods):
+        if isinstance(model, Wrapped) and cell.asks():
             model.inner = self.hosted(cells, model.inner)
             model.concurrency = model.inner.concurrency
             return model

@@ -1,7 +1,8 @@
 """Asks your own problems from a JSONL file: each line has `prompt` and `answer`, and may have
 `size` and `id`.
 
-It may also have `system` (a system message) and `facts` (kept with each attempt).
+It may also have `system` (a system message), `history` (the messages before the prompt, each with
+`role` and `content`) and `facts` (kept with each attempt).
 
 `grader` says how replies are graded; what `answer` means depends on it:
 

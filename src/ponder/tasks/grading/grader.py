@@ -5,8 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-import msgspec
-
 from ponder.core import Grade, Problem, UserError
 from ponder.core.text import as_json
 from ponder.tasks.grading.line import ProblemLine
@@ -58,7 +56,7 @@ def short_answer(problem: Problem, reply: str) -> Grade:
 
 def need_answer(line: ProblemLine) -> None:
     """Raise `UserError` for a line without an answer."""
-    if line.answer is msgspec.UNSET:
+    if line.expected is None:
         raise UserError("the field `answer` is missing")
 
 

@@ -81,12 +81,13 @@ class Judge(Grader):
 
     def request(self, problem: Problem, line: ProblemLine, reply: str, seed: int) -> Request:
         """Return the request that asks the judge about a reply."""
-        request = problem.turns[-1]
-        if problem.system:
-            request = f"{problem.system}\n\n{request}"
+        request = [f"[{message.role}]\n{message.content}" for message in problem.opening()]
+        if request:
+            request.append("[user]")
+        request.append(problem.turns[-1])
         text = PROMPT.format(
             mark=digest(problem.id, reply).hex()[:8],  # a reply can't close its own tag
-            request=request,
+            request="\n".join(request),
             criteria=self._criteria(line),
             reply=reply,
         )

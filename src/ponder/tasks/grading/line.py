@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ponder.core import Problem, digest
+from ponder.core import Message, Problem, digest
 
 
 class ProblemLine(msgspec.Struct, forbid_unknown_fields=True):
@@ -18,6 +18,7 @@ class ProblemLine(msgspec.Struct, forbid_unknown_fields=True):
     size: int = 0
     id: str = ""
     system: str = ""
+    history: tuple[Message, ...] = ()  # what was said before the prompt
     facts: dict[str, Any] = {}
     solution: str = ""  # a right reply, if it doesn't follow from the answer
     rubric: str = ""  # of this line, for a judge, after the task's
@@ -34,8 +35,12 @@ class ProblemLine(msgspec.Struct, forbid_unknown_fields=True):
         gold = self.expected
         if isinstance(gold, str | int | float) and not isinstance(gold, bool):
             gold = str(gold)
-        name = self.id or digest(self.prompt, str(gold)).hex()
+        parts: list[Any] = [self.prompt, str(gold)]
+        if self.history:
+            parts.append([[message.role, message.content] for message in self.history])
+        name = self.id or digest(*parts).hex()
         prompt = self.prompt
         if instruction:
             prompt = f"{prompt}\n\n{instruction}"
-        return Problem(name, self.size, (prompt,), gold, self.system, facts=self.facts)
+        turns = (prompt,)
+        return Problem(name, self.size, turns, gold, self.system, self.history, self.facts)
