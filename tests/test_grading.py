@@ -150,8 +150,8 @@ def test_code_is_read_from_the_python_blocks(write) -> None:
 
 
 def test_a_function_of_the_user(write) -> None:
-    write("checks.py", "def near(reply, answer):\n    off = abs(float(reply) - answer)\n    return off < 1, f'off by {off:g}'\n")  # fmt: skip
-    made = task(write, [{"answer": 4}], grader="python", function="checks.py:near")
+    write("nearness.py", "def near(reply, answer):\n    off = abs(float(reply) - answer)\n    return off < 1, f'off by {off:g}'\n")  # fmt: skip
+    made = task(write, [{"answer": 4}], grader="python", function="nearness.py:near")
     assert grade(made, "4.5").correct
     assert grade(made, "6").why == "off by 2"
     with pytest.raises(ValueError, match="could not convert"):
