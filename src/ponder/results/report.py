@@ -71,7 +71,7 @@ def report(
     page_values: dict[str, Any] = {
         "figures": shown_figures,
         "models": _model_rows(outcomes, attempts, has_links=has_links),
-        "adaptive": _adaptive_notes(results.decisions),
+        "notes": [*_adaptive_notes(results.decisions), *results.grading_notes],
     }
     with Store(results.store) as store:
         # after everything that links to attempts
