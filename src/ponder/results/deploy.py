@@ -65,7 +65,7 @@ class Deployment:
     def sections(self) -> list[tuple[str, str]]:
         """Return titles and texts."""
         if self.body is None:
-            return [("[[model]]", self.study)]
+            return [("Study file", self.study)]
         body = json.dumps(self.body, indent=2, ensure_ascii=False)
         sections = [(f"POST {self.url}", body), ("LiteLLM", self.litellm), ("Python", self.python)]
         if self.note:

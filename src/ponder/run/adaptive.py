@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ponder.core import Estimate, UserError, error_at
+from ponder.core import Estimate, FromLog, UserError, error_at
 from ponder.core.errors import Location
 from ponder.core.text import count, number
 from ponder.run.caps import priced
@@ -391,6 +391,31 @@ def _trials_of_each_model(goal: Goal, rule: StopRule, cells: Sequence[StudyCell]
     return trials
 
 
+class Replayed(NamedTuple):
+    """A trial as far as the store has it."""
+
+    trial: Trial
+    counts: list[int]  # problems of each arm that are analysed
+    ended: bool
+    adaptive: bool  # False: they are analysed once, since everything had been asked
+
+
+def replayed(trial: Trial, store: Store) -> Replayed:
+    """Repeat a trial's decisions on what is stored.
+
+    If the store has every attempt at every setting of `cheapest`, or they were imported, the run
+    decided nothing about them: they are analysed once, and the intervals are narrower.
+    """
+    counts, ended = trial.replay(store)
+    if isinstance(trial.design, Cheapest):
+        imported = all(isinstance(cell.model, FromLog) for arm in trial.arms for cell in arm)
+        if imported or trial.is_complete(store):
+            once = replace(trial, design=replace(trial.design, analyses=1))
+            everything = [trial.design.problems] * len(trial.arms)
+            return Replayed(once, everything, ended=True, adaptive=False)
+    return Replayed(trial, counts, ended, adaptive=True)
+
+
 @dataclass(frozen=True)
 class Decision:
     """What a trial has found, with the attempts that it asked for and the most it may ask for."""
@@ -406,8 +431,8 @@ class Decision:
 def decisions(study: StudySpec, store: Store) -> list[Decision]:
     """Return what each trial of a study has found so far."""
     decided = []
-    for trial in trials(study):
-        counts, ended = trial.replay(store)
+    for planned_trial in trials(study):
+        trial, counts, ended, _ = replayed(planned_trial, store)
         text, estimate = _verdict(trial, trial.scores(reader(store, trial.by), counts))
         attempts = 0
         for cell in trial.asked(counts):
@@ -423,8 +448,7 @@ def asked_cells(study: StudySpec, store: Store) -> tuple[StudyCell, ...]:
     """Return a study's cells with the problems that its designs asked, and no others."""
     cells: list[StudyCell] = []
     for trial in trials(study):
-        counts, _ = trial.replay(store)
-        cells += trial.asked(counts)
+        cells += trial.asked(replayed(trial, store).counts)
     return tuple(cells)
 
 

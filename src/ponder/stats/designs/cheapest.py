@@ -321,13 +321,16 @@ class Cheapest:
             assert j is not None
             first, second = _common(scores[i], scores[j])
             differences = first[:, 0] - second[:, 0]
-            distance = differences.mean() + self.margin
+            threshold = -self.margin
         else:
             answered = scores[i][~np.isnan(scores[i]).any(axis=1)]
             differences = answered[:, 0]
-            distance = differences.mean() - self.floor
+            threshold = self.floor
         n = len(differences)
-        if n < FEWEST_PAIRS or distance == 0:
+        if n < FEWEST_PAIRS:
+            return math.inf
+        distance = differences.mean() - threshold
+        if distance == 0:
             return math.inf
         _, error = smoothed_sums(differences.sum(), differences @ differences, n)
         spread = float(error) * math.sqrt(n + 2)
