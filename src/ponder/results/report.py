@@ -35,6 +35,7 @@ from ponder.results.export import csv_text
 from ponder.results.html_pages import document, rendered
 from ponder.results.results import Coverage, Results, any_answer, by_model, endings
 from ponder.results.transcript import Transcript
+from ponder.results.tuning import as_last_tuned
 from ponder.results.tuning_section import TuningSection, looks_for_cheapest, tuning_section
 from ponder.store.store import Store
 from ponder.study.cell import StudyCell
@@ -56,6 +57,7 @@ def report(
 
     `transcripts` are the megabytes that transcripts may take inside the page.
     """
+    results = as_last_tuned(results)
     outcomes = results.outcomes_for(results.figures.values())
     if not any_answer(outcomes):
         raise results.no_answers()

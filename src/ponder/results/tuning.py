@@ -392,6 +392,33 @@ def with_goal(
     return dataclasses.replace(study, stop=stop)
 
 
+def as_last_tuned(results: Results) -> Results:
+    """Return the results of a study as `ponder tune` ran it, if that was its last run.
+
+    The goal is then in the store and not in the study file.
+    """
+    if results.study.stop is not None:
+        return results
+    with Store(results.store) as store:
+        stop = store.last_run(results.study.name).get("stop")
+    study = tuned_study(results.study, stop)
+    if study is results.study:
+        return results
+    return dataclasses.replace(results, study=study)
+
+
+def tuned_study(study: Study, stop: Any) -> Study:
+    """Return a study without `stop` with that of its last run, if its goal is `cheapest`."""
+    if study.stop is not None or not isinstance(stop, dict) or stop.get("goal") != "cheapest":
+        return study
+    tuned = dataclasses.replace(study, stop=stop)
+    try:
+        trials(tuned)
+    except UserError:  # the file has changed since
+        return study
+    return tuned
+
+
 def tuning(results: Results) -> Tuning:
     """Return the cheapest setting that is good enough, from what the store holds."""
     study = results.study
@@ -551,5 +578,8 @@ def _percent(estimate: Estimate) -> str:
 
 
 def _points(estimate: Estimate) -> str:
-    value, low, high = interval(estimate.value, estimate.low, estimate.high, scale=100, signed=True)
-    return f"{value} [{low}, {high}]"
+    """Return a difference to a tenth of a point: its end is compared with the margin."""
+    texts = []
+    for fraction in (estimate.value, estimate.low, estimate.high):
+        texts.append(f"{100 * fraction:+.1f}".replace("-", "−"))
+    return f"{texts[0]} [{texts[1]}, {texts[2]}]"

@@ -20,13 +20,20 @@ if TYPE_CHECKING:
     from ponder.stats.settings import Change
 
 LISTED = 20  # problems that a setting gains, or loses, which a page lists
-MEANINGS: dict[Choice, str] = {
-    "chosen": "the cheapest that is surely good enough",
-    "good": "surely good enough too, at a higher price",
-    "too weak": "surely not good enough",
-    "more expensive": "surely more expensive than the chosen one, so it was asked no more",
-    "no effect": "the replies are those of another setting: the server ignores what differs",
-    "undecided": "neither surely good enough nor surely too weak",
+# what each verdict is called in the table, and what it means
+MEANINGS: dict[Choice, tuple[str, str]] = {
+    "chosen": ("chosen", "the cheapest that is surely good enough"),
+    "good": ("good, but more expensive", "surely good enough too"),
+    "too weak": ("too weak", "surely not good enough"),
+    "more expensive": (
+        "more expensive",
+        "surely more expensive than the chosen one, so it was not asked further",
+    ),
+    "no effect": (
+        "no effect",
+        "its replies are like those of another setting: the server ignores what differs",
+    ),
+    "undecided": ("undecided", "neither surely good enough nor surely too weak"),
 }
 
 
@@ -90,7 +97,7 @@ class TuningSection(NamedTuple):
     criterion: str
     headings: Sequence[str]
     rows: Sequence[Row]
-    meanings: Mapping[str, str]  # of the choices in the table
+    meanings: Mapping[str, tuple[str, str]]  # of the choices in the table
     steps: Sequence[StepLists]
     deployed: str  # the chosen setting; "" if there is none yet
     deployment: Sequence[tuple[str, str]]  # titles and texts

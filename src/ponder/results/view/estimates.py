@@ -194,9 +194,10 @@ def _estimated(request: FigureRequest) -> Estimated:
     figures = _figures(request, results)
     if request.cells is not None:  # some of the settings: the answer is about all of them
         return Estimated(figures)
+    from ponder.results.results import any_answer
     from ponder.results.tuning_section import looks_for_cheapest, tuning_section
 
-    if not looks_for_cheapest(results):
+    if not looks_for_cheapest(results) or not any_answer(results.outcomes):
         return Estimated(figures)
     try:
         return Estimated(figures, tuning_section(results))

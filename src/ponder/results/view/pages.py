@@ -16,6 +16,7 @@ from ponder.core.text import count
 from ponder.results.charts import DrawnFigure, Group
 from ponder.results.study import Study
 from ponder.results.transcript import Transcript
+from ponder.results.tuning_section import looks_for_cheapest
 from ponder.results.view.estimates import Estimated, FigureRequest, figure_request
 from ponder.results.view.queries import (
     OF_ATTEMPTS,
@@ -104,8 +105,11 @@ def shelves(stores: Iterable[ViewedStore], given: Sequence[Study]) -> list[Shelf
 
 def study_page(study: ViewedStudy, query: Query, left_out: Sequence[str]) -> dict[str, Any]:
     """Return the values of a study's page, without its figures."""
-    _, unknown = chosen_cells(study, query.chosen)
+    cells, unknown = chosen_cells(study, query.chosen)
+    assert study.results is not None
+    is_filtered = len(cells) < len(study.cells)
     return {
+        "verdict_is_left_out": is_filtered and looks_for_cheapest(study.results),
         "left_out": left_out,
         "unknown": unknown,
         "not_filters": not_filters(study, query.chosen),
