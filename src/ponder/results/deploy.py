@@ -7,12 +7,13 @@ have no name for go into `extra_body`.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ponder.core import Cell, Request
+from ponder.core import Cell, Plugin, Request
 from ponder.core.capabilities import BudgetsThinking
 from ponder.core.settings import toml
 from ponder.methods.budget_force import BudgetForce
@@ -65,7 +66,7 @@ class Deployment:
     def sections(self) -> list[tuple[str, str]]:
         """Return titles and texts."""
         if self.body is None:
-            return [("Study file", self.study)]
+            return [("In a study", self.study)]
         body = json.dumps(self.body, indent=2, ensure_ascii=False)
         sections = [(f"POST {self.url}", body), ("LiteLLM", self.litellm), ("Python", self.python)]
         if self.note:
@@ -100,12 +101,25 @@ def deploy(cell: StudyCell) -> Deployment:
 def _model_table(cell: Cell) -> str:
     """Return the model and its methods as they stand in a study file."""
     lines = ["[[model]]"]
-    for name, value in cell.model.identity().items():  # defaults left out
+    for name, value in _written(cell.model).items():
         lines.append(f"{name} = {toml(value)}")
-    methods = [method.identity() for method in cell.methods]
+    methods = [_written(method) for method in cell.methods]
     if methods:
         lines.append(f"method = {toml(methods)}")
     return "\n".join(lines)
+
+
+def _written(plugin: Plugin) -> dict[str, Any]:
+    """Return the name of a plugin and its settings that are no defaults."""
+    table: dict[str, Any] = {"name": plugin.plugin_name()}
+    for field in dataclasses.fields(plugin):  # type: ignore[arg-type]
+        value = getattr(plugin, field.name)
+        is_default = value == field.default
+        if field.default_factory is not dataclasses.MISSING:
+            is_default = value == field.default_factory()
+        if not is_default and field.name not in ("label", "prices"):
+            table[field.name] = _written(value) if isinstance(value, Plugin) else value
+    return table
 
 
 def _litellm(model: Endpoint, body: Mapping[str, Any]) -> str:
@@ -141,25 +155,27 @@ def _litellm(model: Endpoint, body: Mapping[str, Any]) -> str:
 
 def _python(model: Endpoint, body: Mapping[str, Any]) -> str:
     """Return a call of the provider's own package."""
-    key = ""
+    key = '"none"'  # the packages want one even where the server doesn't
     if model.key:
-        key = f'api_key=os.environ["{_variable(model.key)}"]'
-    if model.protocol_name == "gemini":
-        config = dict(body.get("generationConfig", {}))
-        return (
-            f"genai.Client({key}).models.generate_content("
-            f"model={model.id!r}, contents=contents, config={config!r})"
-        )
+        key = f'os.environ["{_variable(model.key)}"]'
     url = model.urls[0]
+    if model.protocol_name == "gemini":
+        address, _, version = url.rpartition("/")
+        options = {"base_url": address, "api_version": version}
+        config = body.get("generationConfig", {})
+        return (
+            f"client = genai.Client(api_key={key}, http_options={options})\n"
+            f"client.models.generate_content(\n"
+            f"    model={model.id!r}, contents=contents, config={config}\n)"
+        )
     if model.protocol_name == "anthropic":
-        url = url.removesuffix("/v1")
-        client = f"Anthropic(base_url={url!r}, {key or 'api_key=None'}).messages"
-        return f"{client}.create(messages=messages, {_arguments(body)})"
-    client = f"OpenAI(base_url={url!r}, {key or 'api_key=str()'})"
+        client = f"client = Anthropic(api_key={key}, base_url={url.removesuffix('/v1')!r})"
+        return f"{client}\nclient.messages.create(messages=messages, {_arguments(body)})"
+    client = f"client = OpenAI(api_key={key}, base_url={url!r})"
     if model.protocol_name == "responses":
-        return f"{client}.responses.create(input=messages, {_arguments(body)})"
+        return f"{client}\nclient.responses.create(input=messages, {_arguments(body)})"
     arguments = _arguments(_split(body, CHAT_ARGUMENTS))
-    return f"{client}.chat.completions.create(messages=messages, {arguments})"
+    return f"{client}\nclient.chat.completions.create(messages=messages, {arguments})"
 
 
 def _arguments(fields: Mapping[str, Any]) -> str:

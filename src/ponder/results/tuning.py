@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ponder.results.results import Results
 
 Choice: TypeAlias = Literal[
-    "chosen", "good", "too weak", "more expensive", "no effect", "undecided"
+    "chosen", "good", "too weak", "probably too weak", "more expensive", "no effect", "undecided"
 ]
 MARGIN = 0.02  # tolerable loss of accuracy, if nobody says another
 DAYS_PER_MONTH = 30.4
@@ -179,11 +179,13 @@ class Tuning:
         return f"`{chosen.label}` {saved} `{other.label}`, and {quality} (difference {points})."
 
     def _alone(self) -> str:
-        weak = [f"`{s.label}`" for s in self.settings if s.choice == "too weak"]
-        if not weak:
-            return ""
-        verb = "is" if len(weak) == 1 else "are"
-        return f": {', '.join(weak)} {verb} too weak"
+        clauses = []
+        for choice in ("too weak", "probably too weak"):
+            weak = [f"`{setting.label}`" for setting in self.settings if setting.choice == choice]
+            if weak:
+                verb = "is" if len(weak) == 1 else "are"
+                clauses.append(f"{', '.join(weak)} {verb} {choice}")
+        return f": {', '.join(clauses)}" if clauses else ""
 
     def _saved(self, saving: Estimate | None) -> str:
         """Say what the choice saves beside another setting, before that one's name."""
@@ -232,6 +234,8 @@ class Tuning:
             reached = f"the most accurate, `{best.label}`, is right in {accuracy}"
             return [f"No setting is right in {self.floor:.0%}: {reached}."]
         undecided = [s for s in self.settings if s.choice == "undecided"]
+        if not undecided:
+            undecided = [s for s in self.settings if s.choice == "probably too weak"]
         names = " and ".join(f"`{setting.label}`" for setting in undecided)
         question = f"Can't tell yet which of {names} is good enough: {self._needed(undecided)}."
         return [question, f"Until then, `{best.label}` is the most accurate ({accuracy})."]
@@ -498,14 +502,6 @@ def _reference(
     return max(candidates, key=lambda i: _mean_accuracy(scores[i]))
 
 
-def _mean_accuracy(scores: Floats) -> float:
-    """Return the mean accuracy of a setting; minus infinity while it has no answers."""
-    answered = scores[~np.isnan(scores[:, 0]), 0]
-    if not len(answered):
-        return -math.inf
-    return float(answered.mean())
-
-
 def _same_settings(results: Results, trial: Trial) -> dict[int, str]:
     """Return by setting the label of the one that it equals, where a dial has no effect."""
     index = {}
@@ -549,7 +545,10 @@ def _setting(
         saving = design.saving(scores, standing.choice, i)
     more = 0.0
     if choice == "undecided":
-        more = design.problems_to_decide(scores, i, _rival(design, scores, i))
+        rival = _rival(design, scores, i)
+        if not standing.asked[i] and design.shortfall(scores, i, rival) > 0:
+            choice = "probably too weak"
+        more = design.problems_to_decide(scores, i, rival)
     return Setting(
         label=trial.names[i],
         cells=trial.arms[i],
@@ -570,6 +569,14 @@ def _rival(design: Cheapest, scores: Sequence[Floats], i: int) -> int | None:
         return design.reference
     others = [j for j in range(len(scores)) if j != i]
     return max(others, key=lambda j: _mean_accuracy(scores[j]))
+
+
+def _mean_accuracy(scores: Floats) -> float:
+    """Return the mean accuracy on the answered problems; −∞ if there are none."""
+    answered = scores[~np.isnan(scores[:, 0]), 0]
+    if not len(answered):
+        return -math.inf
+    return float(answered.mean())
 
 
 def _percent(estimate: Estimate) -> str:

@@ -25,6 +25,10 @@ MEANINGS: dict[Choice, tuple[str, str]] = {
     "chosen": ("chosen", "the cheapest that is surely good enough"),
     "good": ("good, but more expensive", "surely good enough too"),
     "too weak": ("too weak", "surely not good enough"),
+    "probably too weak": (
+        "probably too weak",
+        "below what is good enough, and more problems would hardly show that it is not",
+    ),
     "more expensive": (
         "more expensive",
         "surely more expensive than the chosen one, so it was not asked further",

@@ -16,9 +16,10 @@ running have answered,
 
 The cheapest good setting is the choice. A wrong choice is a setting that was called good and is
 not, so the level is shared among the settings (Bonferroni), and each test keeps its part over all
-analyses, with boundaries that start high and end near that of a single analysis (Wang & Tsiatis
-1987). A fifth of the error goes to calling a setting worse than another, after which nobody is
-compared with it any more. benchmarks/coverage_tune.py simulates how often the choice is wrong.
+analyses. The boundary for good starts high and ends near that of a single analysis (Wang & Tsiatis
+1987). The one for worse is the same at every analysis (Pocock 1977), so that weak settings are
+dropped early; it gets a fifth of the error, because nobody is compared any more with a setting that
+is worse than another. benchmarks/coverage_tune.py simulates how often the choice is wrong.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ from ponder.stats.paired import bonett_price, difference_sums, smoothed_sums
 
 Quality: TypeAlias = Literal["good", "weak", "open"]
 
-SHAPE = 0.25  # of the boundaries, half-way between Pocock's and O'Brien & Fleming's
+# Shapes of the boundaries: what is good shows late, what is weak shows early.
+SHAPE = 0.25  # half-way between Pocock's and O'Brien & Fleming's
+POCOCK = 0.5
 WORSE = 0.2  # fraction of the error that goes to calling a setting worse than another
 FUTILE = 0.1  # probability of ever being called good below which a setting is no longer asked
 POWER = 0.8  # with which as many problems as `problems_to_decide` would decide
@@ -236,7 +239,8 @@ class Cheapest:
         error = (1 - self.level) * fraction / max(1, settings - 1)
         if self.floor is not None:
             error = (1 - self.level) * fraction / settings
-        values = boundary(1 - error, 1, len(self._sizes()), SHAPE)
+        shape = SHAPE if test == "good" else POCOCK
+        values = boundary(1 - error, 1, len(self._sizes()), shape)
         return as_t(values[analysis], n)
 
     def _power(self, lead: float, error: float, n: int, standing: Standing) -> float:
@@ -312,32 +316,40 @@ class Cheapest:
             n,
         )
 
-    def problems_to_decide(self, scores: Sequence[Floats], i: int, j: int | None) -> float:
-        """Return how many more problems would decide whether i is good enough beside j.
+    def shortfall(self, scores: Sequence[Floats], i: int, j: int | None) -> float:
+        """Return the accuracy that i lacks to be good enough, as measured, negative if none.
 
-        With 80 % power, if they differ as they do now; infinite if the difference is the margin.
-        With `floor`, j is ignored.
+        It is compared with j, or with the floor if there is one.
         """
-        if self.floor is None:
-            assert j is not None
-            first, second = _common(scores[i], scores[j])
-            differences = first[:, 0] - second[:, 0]
-            threshold = -self.margin
-        else:
-            answered = scores[i][~np.isnan(scores[i]).any(axis=1)]
-            differences = answered[:, 0]
-            threshold = self.floor
-        n = len(differences)
-        if n < FEWEST_PAIRS:
+        above = self._above_limit(scores, i, j)
+        if not len(above):
+            return 0.0
+        return -float(above.mean())
+
+    def problems_to_decide(self, scores: Sequence[Floats], i: int, j: int | None) -> float:
+        """Return how many more problems would decide whether i is good enough, compared with j.
+
+        With 80 % power, if they differ as they do now; infinite if it is right at the limit.
+        """
+        above = self._above_limit(scores, i, j)
+        n = len(above)
+        if n < FEWEST_PAIRS or above.mean() == 0:
             return math.inf
-        distance = differences.mean() - threshold
-        if distance == 0:
-            return math.inf
-        _, error = smoothed_sums(differences.sum(), differences @ differences, n)
+        centred = above - above.mean()
+        _, error = smoothed_sums(centred.sum(), centred @ centred, n)
         spread = float(error) * math.sqrt(n + 2)
         last = self._bound("good", len(scores), len(self._sizes()) - 1, 10_000)
-        needed = ((last + z_quantile(POWER)) * spread / float(distance)) ** 2
+        needed = ((last + z_quantile(POWER)) * spread / float(above.mean())) ** 2
         return max(1.0, math.ceil(needed - n))
+
+    def _above_limit(self, scores: Sequence[Floats], i: int, j: int | None) -> Floats:
+        """Return by problem how far i is above what is good enough."""
+        if self.floor is not None:
+            answered = ~np.isnan(scores[i]).any(axis=1)
+            return np.asarray(scores[i][answered, 0] - self.floor)
+        assert j is not None
+        first, second = _common(scores[i], scores[j])
+        return np.asarray(first[:, 0] - second[:, 0] + self.margin)
 
     def _analysis_of(self, scores: Sequence[Floats], i: int, j: int) -> int:
         """Return the analysis that two settings have in common last."""
