@@ -223,7 +223,7 @@ class Tuning:
                 undecided.append(setting)
         if not undecided:
             return ""
-        names = " or ".join(f"`{setting.label}`" for setting in undecided)
+        names = _names(undecided, "or")
         return f"Undecided: whether the cheaper {names} would do; {self._needed(undecided)}."
 
     def _no_choice(self) -> list[str]:
@@ -236,8 +236,10 @@ class Tuning:
         undecided = [s for s in self.settings if s.choice == "undecided"]
         if not undecided:
             undecided = [s for s in self.settings if s.choice == "probably too weak"]
-        names = " and ".join(f"`{setting.label}`" for setting in undecided)
-        question = f"Can't tell yet which of {names} is good enough: {self._needed(undecided)}."
+        question = f"which of {_names(undecided, 'and')} is good enough"
+        if len(undecided) == 1:
+            question = f"whether `{undecided[0].label}` is good enough"
+        question = f"Can't tell yet {question}: {self._needed(undecided)}."
         return [question, f"Until then, `{best.label}` is the most accurate ({accuracy})."]
 
     def _needed(self, undecided: Sequence[Setting]) -> str:
@@ -577,6 +579,14 @@ def _mean_accuracy(scores: Floats) -> float:
     if not len(answered):
         return -math.inf
     return float(answered.mean())
+
+
+def _names(settings: Sequence[Setting], conjunction: Literal["and", "or"]) -> str:
+    """List the labels of settings: `a`, `b` and `c`."""
+    *names, last = [f"`{setting.label}`" for setting in settings]
+    if not names:
+        return last
+    return f"{', '.join(names)} {conjunction} {last}"
 
 
 def _percent(estimate: Estimate) -> str:
