@@ -15,7 +15,7 @@ from ponder.core import UserError
 from ponder.core.text import count, interval
 
 if TYPE_CHECKING:
-    from ponder.core import Attempt, Outcome, Prices, Records, Tables
+    from ponder.core import Attempt, Outcome, Records, Tables
     from ponder.results.results import Results
     from ponder.results.study import Study
     from ponder.study.cell import StudyCell
@@ -35,11 +35,12 @@ class Model(NamedTuple):
     outcomes: list[Outcome]
 
     @property
-    def prices(self) -> Prices | None:
-        """The model's prices; None if a method asks another model, whose cost outcomes lack."""
-        if any(cell.asks() for cell in self.cells):
-            return None
-        return self.cells[0].model.prices
+    def currencies(self) -> set[str]:
+        """The currencies of what its attempts cost."""
+        names = set()
+        for cell in self.cells:
+            names |= cell.currencies()
+        return names
 
 
 @click.command(epilog="Example: ponder compare long2short long 'long + length_rl'")
@@ -208,18 +209,16 @@ def _tables(first: Model, second: Model, tasks: Pairs, margin: float, tokens: An
     """Return every number of the comparison, as the figure `compare` draws it."""
     from ponder.figures._units import token_columns, token_kind
     from ponder.figures.compare import compared_tables
-    from ponder.stats.compare import compare_tasks
+    from ponder.stats.compare import MONEY_PER_RIGHT, compare_tasks
 
     outcomes = []
     for of_a, of_b in tasks.values():
         for side, side_outcomes in (("A", of_a), ("B", of_b)):
             for outcome in side_outcomes:
                 outcomes.append(outcome._replace(label=replace(outcome.label, model=side)))
-    prices = (first.prices, second.prices)
-    if prices[0] and prices[1] and prices[0].currency != prices[1].currency:
-        prices = (None, None)
+    currencies = first.currencies | second.currencies
     kind = token_kind(outcomes, tokens)
-    results = compare_tasks(list(tasks.values()), margin, kind, prices)
+    results = compare_tasks(list(tasks.values()), margin, kind, money=len(currencies) == 1)
     if not any(results):
         raise UserError(
             f"`{first.label}` and `{second.label}` answered no problem in common",
@@ -230,7 +229,8 @@ def _tables(first: Model, second: Model, tasks: Pairs, margin: float, tokens: An
     if first.label == second.label:
         names = (f"{first.label} in {first.store}", f"{second.label} in {second.store}")
     tables = compared_tables(names, tasks, results)
-    currency = prices[0].currency if prices[0] else ""
+    has_money = any(row["quantity"] == MONEY_PER_RIGHT for row in tables["rows"])
+    currency = "".join(currencies) if has_money else ""
     for panel in tables["panels"]:
         panel.update(token_columns(outcomes, tokens))
     for record in tables["comparisons"]:

@@ -91,6 +91,7 @@ def text(result: Tuning, volume: float | None, compare_command: Callable[[str, s
     `compare_command` is the command that compares two settings by their labels.
     """
     from ponder.results.deploy import deploy
+    from ponder.results.routing import routing_sentences, routing_table
 
     paragraphs = [bold(wrap(" ".join(result.verdict(volume))))]
     rows = result.table()
@@ -98,6 +99,11 @@ def text(result: Tuning, volume: float | None, compare_command: Callable[[str, s
     steps = [_step(step, compare_command) for step in result.steps if step.changes]
     if steps:
         paragraphs.append("\n".join(steps))
+    if result.routing is not None:
+        paragraphs.append(wrap(" ".join(routing_sentences(result.routing))))
+        if result.routing.worth != "no":
+            rows = routing_table(result.routing, result.by, result.currency)
+            paragraphs.append(table(rows, numbers=len(rows[0]) - 1))
     if result.chosen is not None:
         deployment = deploy(result.chosen.cells[0])
         for title, lines in deployment.sections():

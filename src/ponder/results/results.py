@@ -47,7 +47,7 @@ from ponder.study.prices import price_lines
 
 if TYPE_CHECKING:
     from ponder.results.tuning import Tuning
-    from ponder.run.adaptive import Decision
+    from ponder.run.adaptive import Decision, Replayed
 
 FRAMES = ("pandas", "polars")
 
@@ -91,20 +91,22 @@ class Results:
         """
         if self.study.stop is None:
             return self.study.cells
-        from ponder.run.adaptive import asked_cells  # imports NumPy
-
-        with Store(self.store) as store:
-            return asked_cells(self.study, store)
+        return [cell for state in self.replayed for cell in state.cells()]
 
     @cached_property
     def decisions(self) -> Sequence[Decision]:
         """What an adaptive run has found; nothing if the study has no `stop`."""
+        return [state.decision() for state in self.replayed]
+
+    @cached_property
+    def replayed(self) -> Sequence[Replayed]:
+        """What the designs of an adaptive run have asked; nothing if the study has no `stop`."""
         if self.study.stop is None:
             return ()
-        from ponder.run.adaptive import decisions
+        from ponder.run.adaptive import replayed  # imports NumPy
 
         with Store(self.store) as store:
-            return decisions(self.study, store)
+            return replayed(self.study, store)
 
     @cached_property
     def tuning(self) -> Tuning:

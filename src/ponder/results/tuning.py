@@ -19,21 +19,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from ponder.core import Estimate, Outcome, UserError
+from ponder.core.nouns import Resource
 from ponder.core.text import count, interval, number
+from ponder.results.routing import routing_json
 from ponder.results.study import STORE, Study
-from ponder.run.adaptive import Trial, reader, replayed, trials
+from ponder.run.adaptive import Trial, trials
 from ponder.run.progress import short
 from ponder.stats.columns import Floats
 from ponder.stats.designs.cheapest import Cheapest, Standing
-from ponder.stats.settings import (
-    Change,
-    SettingSummary,
-    changes,
-    cost,
-    output_tokens,
-    seconds,
-    summarise,
-)
+from ponder.stats.routing import Routing, routing
+from ponder.stats.settings import Change, SettingSummary, changes, summarise
 from ponder.store.store import Store
 from ponder.study.cell import StudyCell
 from ponder.study.stop import By
@@ -46,8 +41,9 @@ Choice: TypeAlias = Literal[
 ]
 MARGIN = 0.02  # tolerable loss of accuracy, if nobody says another
 DAYS_PER_MONTH = 30.4
+AS_MUCH = 0.005  # savings that round to 0 %
 MANY = 100  # times the problems of the study: as good as never
-AMOUNTS = {"tokens": output_tokens, "cost": cost, "seconds": seconds}
+RESOURCES: dict[By, Resource] = {"tokens": "output", "cost": "cost", "seconds": "seconds"}
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,8 @@ class Setting:
         if self.choice == "no effect":
             return f"no effect: as {self.same_as}"
         if self.choice == "good":
-            return "good, but more expensive"
+            as_much = self.saving is not None and abs(self.saving.value) < AS_MUCH
+            return "good, at the same cost" if as_much else "good, but more expensive"
         return self.choice
 
     def as_json(self) -> dict[str, Any]:
@@ -129,6 +126,9 @@ class Tuning:
     full_plan: int  # of all settings on all problems
     ended: bool  # False: the run may go on, and this is the answer so far
     adaptive: bool  # False: everything had been asked before
+    # What sending each problem to the setting it needs would save; None: too few problems,
+    # or the run may go on.
+    routing: Routing | None = None
 
     @property
     def chosen(self) -> Setting | None:
@@ -192,6 +192,9 @@ class Tuning:
         verbs = {"cost": "costs", "tokens": "uses", "seconds": "takes"}
         nouns = {"cost": "", "tokens": " output tokens", "seconds": " time"}
         assert saving is not None
+        if max(abs(saving.low), abs(saving.high)) < AS_MUCH:
+            equal = {"cost": "costs as much", "tokens": "uses as many output tokens"}
+            return f"{equal.get(self.by, 'takes as long')} as"
         if saving.value < 0:
             flipped = Estimate(
                 -saving.value, -saving.high, -saving.low, saving.attempts, saving.problems
@@ -342,6 +345,7 @@ class Tuning:
             "floor": self.floor,
             "settings": [setting.as_json() for setting in self.settings],
             "steps": steps,
+            "routing": routing_json(self.routing) if self.routing else None,
             "attempts": self.attempts,
             "full_plan": self.full_plan,
             "ended": self.ended,
@@ -427,12 +431,11 @@ def tuned_study(study: Study, stop: Any) -> Study:
 
 def tuning(results: Results) -> Tuning:
     """Return the cheapest setting that is good enough, from what the store holds."""
-    study = results.study
-    with Store(results.store) as store:
-        trial, counts, ended, adaptive = replayed(trials(study)[0], store)
-        design = trial.design
-        assert isinstance(design, Cheapest)
-        scores = trial.scores(reader(store, trial.by), counts)
+    [state] = results.replayed
+    trial = state.trial
+    scores = state.scores
+    design = trial.design
+    assert isinstance(design, Cheapest)
     outcomes = results.outcomes
     if not any(o.answered for o in outcomes):
         raise results.no_answers()
@@ -452,13 +455,24 @@ def tuning(results: Results) -> Tuning:
     settings = []
     priced = all(cell.model.prices is not None for arm in trial.arms for cell in arm)
     for i in order:
-        summary = summarise(by_arm[i], AMOUNTS[trial.by], priced=priced)
+        summary = summarise(by_arm[i], RESOURCES[trial.by], priced=priced)
         settings.append(_setting(i, trial, design, standing, scores, summary, reference, same))
     steps = []
     for i, j in pairwise(order):
         between = changes(by_arm[i], by_arm[j])
         steps.append(Step(trial.names[i], trial.names[j], tuple(between)))
-    currencies = {cell.model.prices.currency for cell in study.cells if cell.model.prices}
+    chosen = None
+    if standing.choice is not None:
+        chosen = trial.names[standing.choice]
+    routes = None
+    if state.ended:  # it takes as long as everything else, and a page asks again and again
+        routes = routing(
+            dict(zip(trial.names, by_arm, strict=True)),
+            lambda o: o.used(RESOURCES[trial.by]),
+            design.margin,
+            single=chosen,
+        )
+    currencies = {cell.model.prices.currency for cell in results.study.cells if cell.model.prices}
     return Tuning(
         settings=tuple(settings),
         steps=tuple(steps),
@@ -469,8 +483,9 @@ def tuning(results: Results) -> Tuning:
         floor=design.floor,
         attempts=len(outcomes),
         full_plan=trial.attempts_at_most(),
-        ended=ended,
-        adaptive=adaptive,
+        ended=state.ended,
+        adaptive=state.adaptive,
+        routing=routes,
     )
 
 
@@ -501,7 +516,8 @@ def _reference(
         candidates = list(order[order.index(choice) + 1 :])
     if not candidates:
         return None
-    return max(candidates, key=lambda i: _mean_accuracy(scores[i]))
+    # Of equally accurate ones the most expensive: it saves most.
+    return max(candidates, key=lambda i: (_mean_accuracy(scores[i]), order.index(i)))
 
 
 def _same_settings(results: Results, trial: Trial) -> dict[int, str]:

@@ -13,6 +13,7 @@ from ponder.core import ANSWERED, Basis, Outcome
 from ponder.core.text import count
 from ponder.results.charts import Group
 from ponder.results.deploy import deploy
+from ponder.results.routing import routing_sentences, routing_table
 from ponder.results.tuning import Choice, Setting, Tuning
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ LISTED = 20  # problems that a setting gains, or loses, which a page lists
 # what each verdict is called in the table, and what it means
 MEANINGS: dict[Choice, tuple[str, str]] = {
     "chosen": ("chosen", "the cheapest that is surely good enough"),
-    "good": ("good, but more expensive", "surely good enough too"),
+    "good": ("good, but …", "surely good enough too, at the same cost or a higher one"),
     "too weak": ("too weak", "surely not good enough"),
     "probably too weak": (
         "probably too weak",
@@ -103,6 +104,8 @@ class TuningSection(NamedTuple):
     rows: Sequence[Row]
     meanings: Mapping[str, tuple[str, str]]  # of the choices in the table
     steps: Sequence[StepLists]
+    routing: Sequence[str]  # whether routing is worth it, in sentences; empty if unknown
+    policies: Sequence[Sequence[str]]  # ways to route, a heading first; empty if not worth it
     deployed: str  # the chosen setting; "" if there is none yet
     deployment: Sequence[tuple[str, str]]  # titles and texts
     basis: str  # how many attempts the answer is computed from
@@ -153,6 +156,12 @@ def tuning_section(results: Results) -> TuningSection:
         gained = _changed(f"right only with {step.second}", step.gained, outcomes)
         lost = _changed(f"right only with {step.first}", step.lost, outcomes)
         steps.append(StepLists(step.first, step.second, (gained, lost)))
+    sentences: list[str] = []
+    policies: list[list[str]] = []
+    if tuning.routing is not None:
+        sentences = routing_sentences(tuning.routing)
+        if tuning.routing.worth != "no":
+            policies = routing_table(tuning.routing, tuning.by, tuning.currency)
     chosen = tuning.chosen
     deployed = ""
     deployment: list[tuple[str, str]] = []
@@ -167,6 +176,8 @@ def tuning_section(results: Results) -> TuningSection:
         rows=rows,
         meanings={row.choice: MEANINGS[row.choice] for row in rows},
         steps=steps,
+        routing=sentences,
+        policies=policies,
         deployed=deployed,
         deployment=deployment,
         basis=_basis(tuning),

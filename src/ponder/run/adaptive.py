@@ -19,7 +19,6 @@ import numpy as np
 from ponder.core import Estimate, FromLog, UserError, error_at
 from ponder.core.errors import Location
 from ponder.core.text import count, number
-from ponder.run.caps import priced
 from ponder.stats.columns import Floats
 from ponder.stats.designs.best_arm import Best
 from ponder.stats.designs.cheapest import Cheapest
@@ -143,9 +142,12 @@ class Trial:
 
     def replay(self, store: Store) -> tuple[list[int], bool]:
         """Return how many problems of each arm the design has asked, and whether it has ended."""
+        return self.replay_from(reader(store, self.by))
+
+    def replay_from(self, read: Reader) -> tuple[list[int], bool]:
+        """Do what `replay` does with results that may have been read already."""
         counts = [0] * len(self.arms)
         answered = 0
-        read = reader(store, self.by)
         while True:
             additional = self.design.next(self.scores(read, counts))
             if not any(additional):
@@ -178,10 +180,10 @@ class Trial:
             scores.append(score if self.goal in ("cheapest", "frontier") else score[:, 0])
         return scores
 
-    def is_complete(self, store: Store) -> bool:
+    def is_complete(self, read: Reader) -> bool:
         """Return whether the store has every attempt that the design may ask for."""
         everything = [_problems_of(arm) for arm in self.arms]
-        totals = self._totals(reader(store), everything)
+        totals = self._totals(read, everything)
         return totals.stored >= totals.planned
 
     def attempts_at_most(self) -> int:
@@ -224,10 +226,10 @@ def reader(store: Store, by: By = "tokens") -> Reader:
                     continue
                 right, answers, attempts, tokens = by_position[position]
                 amount = float(tokens)
-                if position in bills:
+                if by == "seconds" and position in bills:
                     amount = bills[position].seconds
-                    if by == "cost":
-                        amount = priced(bills[position], cell.model.prices).cost
+                if by == "cost" and position in bills:
+                    amount = cell.cost(bills[position]) or 0.0
                 by_rank[rank] = Result(right, answers, attempts, amount)
             cache[cell.key] = by_rank
         return cache[cell.key]
@@ -396,24 +398,46 @@ class Replayed(NamedTuple):
 
     trial: Trial
     counts: list[int]  # problems of each arm that are analysed
+    scores: list[Floats]
     ended: bool
-    adaptive: bool  # False: they are analysed once, since everything had been asked
+    adaptive: bool = True  # False: they are analysed once, since everything had been asked
+
+    def cells(self) -> list[StudyCell]:
+        """Return the trial's cells with the problems that are analysed, and no others."""
+        return self.trial.asked(self.counts)
+
+    def decision(self) -> Decision:
+        """Return what the trial has found so far."""
+        text, estimate = _verdict(self.trial, self.scores)
+        if not self.ended:
+            text = "undecided so far"
+        attempts = 0
+        for cell in self.cells():
+            attempts += cell.quota.samples * (cell.quota.problems or 0)
+        at_most = self.trial.attempts_at_most()
+        return Decision(self.trial.goal, text, estimate, self.ended, attempts, at_most)
 
 
-def replayed(trial: Trial, store: Store) -> Replayed:
-    """Repeat a trial's decisions on what is stored.
+def replayed(study: StudySpec, store: Store) -> list[Replayed]:
+    """Repeat the decisions of a study's trials on what is stored.
 
     If the store has every attempt at every setting of `cheapest`, or they were imported, the run
     decided nothing about them: they are analysed once, and the intervals are narrower.
     """
-    counts, ended = trial.replay(store)
-    if isinstance(trial.design, Cheapest):
-        imported = all(isinstance(cell.model, FromLog) for arm in trial.arms for cell in arm)
-        if imported or trial.is_complete(store):
-            once = replace(trial, design=replace(trial.design, analyses=1))
-            everything = [trial.design.problems] * len(trial.arms)
-            return Replayed(once, everything, ended=True, adaptive=False)
-    return Replayed(trial, counts, ended, adaptive=True)
+    states = []
+    for trial in trials(study):
+        read = reader(store, trial.by)
+        if isinstance(trial.design, Cheapest):
+            imported = all(isinstance(cell.model, FromLog) for arm in trial.arms for cell in arm)
+            if imported or trial.is_complete(read):
+                once = replace(trial, design=replace(trial.design, analyses=1))
+                counts = [trial.design.problems] * len(trial.arms)
+                scores = once.scores(read, counts)
+                states.append(Replayed(once, counts, scores, ended=True, adaptive=False))
+                continue
+        counts, ended = trial.replay_from(read)
+        states.append(Replayed(trial, counts, trial.scores(read, counts), ended))
+    return states
 
 
 @dataclass(frozen=True)
@@ -430,26 +454,12 @@ class Decision:
 
 def decisions(study: StudySpec, store: Store) -> list[Decision]:
     """Return what each trial of a study has found so far."""
-    decided = []
-    for planned_trial in trials(study):
-        trial, counts, ended, _ = replayed(planned_trial, store)
-        text, estimate = _verdict(trial, trial.scores(reader(store, trial.by), counts))
-        attempts = 0
-        for cell in trial.asked(counts):
-            attempts += cell.quota.samples * (cell.quota.problems or 0)
-        if not ended:
-            text = "undecided so far"
-        at_most = trial.attempts_at_most()
-        decided.append(Decision(trial.goal, text, estimate, ended, attempts, at_most))
-    return decided
+    return [state.decision() for state in replayed(study, store)]
 
 
 def asked_cells(study: StudySpec, store: Store) -> tuple[StudyCell, ...]:
     """Return a study's cells with the problems that its designs asked, and no others."""
-    cells: list[StudyCell] = []
-    for trial in trials(study):
-        cells += trial.asked(replayed(trial, store).counts)
-    return tuple(cells)
+    return tuple(cell for state in replayed(study, store) for cell in state.cells())
 
 
 def open_attempts(study: StudySpec, store: Store | None) -> dict[bytes, int]:

@@ -7,20 +7,18 @@ problem; that of an amount per right answer is on a log scale (delta method).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from ponder.core import Estimate, Outcome
-from ponder.core.nouns import cost_of
+from ponder.core.nouns import Resource
 from ponder.stats.accuracy import accuracy, mean
 from ponder.stats.columns import FEWEST_PAIRS, Floats, Ints
 from ponder.stats.distributions import t_quantile
 from ponder.stats.quantiles import quantile
-
-Amount = Callable[[Outcome], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,37 +47,23 @@ class Change(NamedTuple):
     gained: bool  # whether the second is more often right
 
 
-def output_tokens(o: Outcome) -> float:
-    return float(o.tokens("output"))
-
-
-def seconds(o: Outcome) -> float:
-    return o.seconds
-
-
-def cost(o: Outcome) -> float:
-    """Return what an attempt cost, with what its methods paid other models."""
-    paid = cost_of(o.bill, o.cell.model.prices) or 0.0
-    return paid + float(o.details.get("reward_cost", 0.0))
-
-
-def summarise(outcomes: Sequence[Outcome], amount: Amount, *, priced: bool) -> SettingSummary:
-    """Return the summary of a setting's attempts; `amount` is what a right answer is priced in."""
+def summarise(outcomes: Sequence[Outcome], resource: Resource, *, priced: bool) -> SettingSummary:
+    """Return the summary of a setting's attempts; `resource` is what a right answer takes."""
     answered = [o for o in outcomes if o.answered]
     problem = _numbers(answered)
     right = np.array([o.correct for o in answered], dtype=np.bool_)
     times = np.array([o.seconds for o in answered], dtype=np.float64)
     costs = None
     if priced:
-        costs = mean(_values(answered, cost), problem)
+        costs = mean(_values(answered, "cost"), problem)
     return SettingSummary(
         accuracy=accuracy(right, problem),
-        tokens=mean(_values(answered, output_tokens), problem),
+        tokens=mean(_values(answered, "output"), problem),
         cost=costs,
         seconds=mean(times, problem),
         seconds_p50=quantile(times, problem, 0.5),
         seconds_p95=quantile(times, problem, 0.95),
-        per_right=per_right(_values(answered, amount), right, problem),
+        per_right=per_right(_values(answered, resource), right, problem),
         truncated=sum(o.ended == "truncated" for o in answered),
         unparsed=sum(o.ended == "unparsed" for o in answered),
         failed=sum(o.ended == "failed" for o in outcomes),
@@ -142,5 +126,5 @@ def _numbers(outcomes: Sequence[Outcome]) -> Ints:
     return np.array(values, dtype=np.int64)
 
 
-def _values(outcomes: Sequence[Outcome], amount: Amount) -> Floats:
-    return np.array([amount(o) for o in outcomes], dtype=np.float64)
+def _values(outcomes: Sequence[Outcome], resource: Resource) -> Floats:
+    return np.array([o.used(resource) for o in outcomes], dtype=np.float64)
