@@ -50,7 +50,7 @@ from ponder.study.prices import price_lines
 
 if TYPE_CHECKING:
     from ponder.results.tuning import Tuning
-    from ponder.run.adaptive import Decision
+    from ponder.run.adaptive import Decision, Replayed
 
 FRAMES = ("pandas", "polars")
 
@@ -94,20 +94,22 @@ class Results:
         """
         if self.study.stop is None:
             return self.study.cells
-        from ponder.run.adaptive import asked_cells  # imports NumPy
-
-        with Store(self.store) as store:
-            return asked_cells(self.study, store)
+        return [cell for state in self.replayed for cell in state.cells()]
 
     @cached_property
     def decisions(self) -> Sequence[Decision]:
         """What an adaptive run has found; nothing if the study has no `stop`."""
+        return [state.decision() for state in self.replayed]
+
+    @cached_property
+    def replayed(self) -> Sequence[Replayed]:
+        """What the designs of an adaptive run have asked; nothing if the study has no `stop`."""
         if self.study.stop is None:
             return ()
-        from ponder.run.adaptive import decisions
+        from ponder.run.adaptive import replayed  # imports NumPy
 
         with Store(self.store) as store:
-            return decisions(self.study, store)
+            return replayed(self.study, store)
 
     @cached_property
     def tuning(self) -> Tuning:
@@ -123,7 +125,7 @@ class Results:
             return list(store.outcomes(self.cells))
 
     @cached_property
-    def _voting_outcomes(self) -> list[Outcome]:
+    def voting_outcomes(self) -> list[Outcome]:
         """The outcomes with a number for each answer, equal for equal ones.
 
         Slow: every answer is parsed.
@@ -134,7 +136,7 @@ class Results:
     def outcomes_for(self, figures: Iterable[Figure]) -> list[Outcome]:
         """Return the outcomes that these figures are estimated from."""
         if any(figure.counts_votes for figure in figures):
-            return self._voting_outcomes
+            return self.voting_outcomes
         return self.outcomes
 
     @cached_property

@@ -260,6 +260,16 @@ class Store:
             row = (study.name, resolved, started, *nothing_spent)
             return self._db.execute(PUT_STUDY, (*row, digest(*row))).lastrowid or 0
 
+    def last_run(self, name: str) -> dict[str, Any]:
+        """Return a study's tables as they were last run; nothing if it never was."""
+        sql = "SELECT resolved FROM study WHERE name = ? ORDER BY rowid DESC LIMIT 1"
+        with self._one_at_a_time, self._reading():
+            row = self._db.execute(sql, (name,)).fetchone()
+        if row is None:
+            return {}
+        tables: dict[str, Any] = json.loads(row[0])
+        return tables
+
     def found_prices(self, name: str) -> dict[str, dict[str, Any]]:
         """Return the prices that the last run of a study found, by server and model."""
         sql = f"""SELECT resolved FROM study WHERE name = ? AND resolved LIKE '%"{FOUND_PRICES}"%'
