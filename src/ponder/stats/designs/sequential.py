@@ -145,6 +145,21 @@ def valid_difference(differences: Floats, level: float, analyses: int = ANALYSES
     return replace(bonett_price(differences, critical_value), attempts=2 * n)
 
 
+def nominal_level(level: float, analyses: int = ANALYSES) -> float:
+    """Return the level of a fixed-sample interval that, shown at each analysis, is valid at all."""
+    if analyses == 1:
+        return level
+    return 2 * NormalDist().cdf(pocock(level, 2, analyses)) - 1
+
+
+def valid_p_value(p_value: float, analyses: int = ANALYSES) -> float:
+    """Return a fixed-sample p-value corrected for the analyses at which a run may have ended."""
+    if analyses == 1:
+        return p_value
+    z = NormalDist().inv_cdf(1 - min(p_value, 1.0) / 2)
+    return 1 - _inside(z, 2, analyses)
+
+
 def analysis_sizes(problems: int, analyses: int = ANALYSES) -> list[int]:
     """Return how many problems each analysis has, the last all of them."""
     sizes = {math.ceil(problems * k / analyses) for k in range(1, analyses + 1)}

@@ -1,0 +1,129 @@
+"""Judge conditions on how a model differs from a reference: what `ponder compare --fail-if` states.
+
+A threshold on a difference or a ratio is judged by its interval, never by the measured value alone:
+`tokens > +10%` fails if the whole interval is above +10 %, passes if none of it is, and is
+inconclusive if the interval contains +10 %. `worse` is judged by the verdict of `ponder compare`.
+With several tasks, each threshold's interval is at a level of 1 − 0.05 / tasks (Bonferroni), and
+verdicts are corrected for the tasks, so that an unchanged model fails no more often than on one.
+
+At most 2.5 % of the models that are exactly at a limit fail, and 2.5 % of those that are as good as
+the reference are called worse; after an adaptive run too, because its intervals are valid at every
+analysis (`designs.sequential`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ponder.core import Estimate
+from ponder.stats.columns import FEWEST_PAIRS
+from ponder.stats.compare import LEVEL, difference_in_accuracy, planned_verdicts
+from ponder.stats.designs.sequential import nominal_level
+from ponder.stats.frontier import Verdict
+from ponder.stats.ratios import Pair, per_attempt, token_logs
+
+Status = Literal["pass", "fail", "inconclusive"]
+Measure = Literal["verdict", "accuracy", "tokens", "cost", "seconds"]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition under which a gate fails: `worse`, or a limit that a quantity may not exceed."""
+
+    text: str  # as its user wrote it
+    measure: Measure
+    above: bool = False  # whether it fails above the limit, or below it
+    limit: float = 0.0  # of B − A for accuracy, of B / A for the others
+
+    def exceeded(self, effect: Estimate) -> Status:
+        """Judge an interval by the limit."""
+        if self.above:
+            beyond, within = effect.low > self.limit, effect.high <= self.limit
+        else:
+            beyond, within = effect.high < self.limit, effect.low >= self.limit
+        if beyond:
+            return "fail"
+        return "pass" if within else "inconclusive"
+
+
+WORSE = Condition("worse", "verdict")
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the attempts say of a condition on one task."""
+
+    condition: Condition
+    status: Status
+    effect: Estimate | None = None  # B − A or B / A; None if it could not be measured
+    verdict: Verdict | None = None  # of `worse`
+    why: str = ""  # why it could not be measured
+
+
+def judge(
+    pairs: Sequence[Pair], conditions: Sequence[Condition], margin: float, analyses: int = 1
+) -> list[list[Judgement]]:
+    """Judge each condition on each task.
+
+    `analyses`: at how many an adaptive run may have ended.
+    """
+    level = nominal_level(1 - (1 - LEVEL) / max(1, len(pairs)), analyses)
+    verdicts: Sequence[Verdict] = ()
+    if WORSE in conditions:
+        verdicts = planned_verdicts(pairs, margin, analyses)
+    judged = []
+    for number, pair in enumerate(pairs):
+        of_task = []
+        for condition in conditions:
+            if condition == WORSE:
+                effect = difference_in_accuracy(pair.first.variant, pair.second.variant)
+                of_task.append(
+                    _of_verdict(verdicts[number], effect(nominal_level(LEVEL, analyses)))
+                )
+            else:
+                of_task.append(_of_threshold(condition, pair, level))
+        judged.append(of_task)
+    return judged
+
+
+def _of_verdict(verdict: Verdict, effect: Estimate) -> Judgement:
+    status: Status = "pass"
+    if verdict == "below":
+        status = "fail"
+    elif verdict == "open":
+        status = "inconclusive"
+    return Judgement(WORSE, status, effect, verdict)
+
+
+def _of_threshold(condition: Condition, pair: Pair, level: float) -> Judgement:
+    if pair.problems < FEWEST_PAIRS:
+        why = f"fewer than {FEWEST_PAIRS} problems in common"
+        return Judgement(condition, "inconclusive", why=why)
+    interval = _effect(condition.measure, pair)
+    if interval is None:
+        why = f"one of them has no {condition.measure}"
+        return Judgement(condition, "inconclusive", why=why)
+    effect = interval(level)
+    return Judgement(condition, condition.exceeded(effect), effect)
+
+
+def _effect(measure: Measure, pair: Pair) -> Callable[[float], Estimate] | None:
+    """Return B − A or B / A as a function of the level; None if it can't be measured."""
+    if measure == "accuracy":
+        return difference_in_accuracy(pair.first.variant, pair.second.variant)
+    if measure == "tokens":
+        curves = token_logs(pair)
+        if curves is None:
+            return None
+        first, second = curves.overall
+        return second.over(first)
+    of_a, of_b = pair.sides
+    if measure == "cost":
+        logs = per_attempt(of_a.cost, of_a), per_attempt(of_b.cost, of_b)
+    else:
+        logs = per_attempt(of_a.seconds, of_a), per_attempt(of_b.seconds, of_b)
+    if logs[0] is None or logs[1] is None:
+        return None
+    return logs[1].over(logs[0])
