@@ -40,9 +40,11 @@ class Condition:
     def exceeded(self, effect: Estimate) -> Status:
         """Judge an interval by the limit."""
         if self.above:
-            beyond, within = effect.low > self.limit, effect.high <= self.limit
+            beyond = effect.low > self.limit
+            within = effect.high <= self.limit
         else:
-            beyond, within = effect.high < self.limit, effect.low >= self.limit
+            beyond = effect.high < self.limit
+            within = effect.low >= self.limit
         if beyond:
             return "fail"
         return "pass" if within else "inconclusive"
