@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ponder.cli import complete
-from ponder.cli.gate import Gate, check_prices, markdown_summary, write_junit
+from ponder.cli.gate import Gate, check_measures, markdown_summary, write_junit
 from ponder.cli.options import FILE, command, load, study_options
 from ponder.cli.output import bold, say, table, tell, wrap
 from ponder.cli.sides import both_stored, with_baseline
@@ -129,7 +129,7 @@ def compare(
         sides = with_baseline(loaded, store, baseline, a, gate, run_b, asks=runs)
     else:
         sides = both_stored(study, settings, models, (store, b_store), (a, b), b_study)
-        check_prices(gate.conditions, (sides.first, sides.second))
+        check_measures(gate.conditions, (sides.first, sides.second))
     if disagree is not None:
         records = disagreements(sides, disagree)
         say(records, as_json, lambda: disagreements_text(records, disagree))
@@ -139,7 +139,7 @@ def compare(
         _draw(tables, figure)
     judged = None
     if gate.conditions:
-        judged = gate.judged(sides.tasks, sides.prices, sides.analyses)
+        judged = gate.judged(sides.tasks, sides.prices, sides.fraction)
         tables["gate"] = [judged.json() | {"asked": sides.asked}]
     if junit and judged:
         write_junit(junit, judged, Path(study).stem, sides.names)
@@ -187,6 +187,7 @@ def _tables(sides: Sides, gate: Gate) -> Tables:
     from ponder.figures._units import token_columns, token_kind
     from ponder.figures.compare import compared_tables
     from ponder.stats.compare import compare_tasks
+    from ponder.stats.designs.sequential import ANALYSES
 
     tasks = sides.tasks
     outcomes = []
@@ -203,7 +204,7 @@ def _tables(sides: Sides, gate: Gate) -> Tables:
         token_kind(outcomes, gate.tokens),
         prices,
         planned=bool(gate.conditions),
-        analyses=sides.analyses,
+        analyses=1 if sides.fraction is None else ANALYSES,
     )
     if not any(results):
         raise UserError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ponder.core import UserError
 from ponder.core.plugins import nearest
-from ponder.core.text import interval, printable
+from ponder.core.text import printable
 
 if TYPE_CHECKING:
     from ponder.cli.sides import Model
@@ -51,9 +52,15 @@ class Gate:
         return cls(conditions, INCONCLUSIVE in texts, margin, tokens)
 
     def judged(
-        self, tasks: Tasks, prices: tuple[Prices | None, Prices | None], analyses: int
+        self,
+        tasks: Tasks,
+        prices: tuple[Prices | None, Prices | None],
+        fraction: float | None = None,
     ) -> Judged:
-        """Judge each condition on each task that has problems in common."""
+        """Judge each condition on each task that has problems in common.
+
+        `fraction`: how much of its problems an adaptive run has asked; None: it wasn't adaptive.
+        """
         from ponder.figures._units import token_kind
         from ponder.stats.gate import judge
         from ponder.stats.ratios import pair
@@ -67,7 +74,7 @@ class Gate:
             matched = pair(of_a, of_b, kind, prices)
             if matched:
                 pairs[task] = matched
-        judgements = judge(list(pairs.values()), self.conditions, self.margin, analyses)
+        judgements = judge(list(pairs.values()), self.conditions, self.margin, fraction)
         return Judged(self, dict(zip(pairs, judgements, strict=True)))
 
 
@@ -96,8 +103,13 @@ class Judged:
 
     @property
     def decided(self) -> bool:
-        """Whether more attempts can't change the outcome: a condition fails, or all are decided."""
-        return bool(self._with_status("fail")) or not self._with_status("inconclusive")
+        """Whether an adaptive run ends: a condition fails, or none is likely to."""
+        if self._with_status("fail"):
+            return True
+        inconclusive = self._with_status("inconclusive")
+        if self.gate.fails_if_inconclusive:
+            return not inconclusive
+        return all(judgement.unlikely for _, judgement in inconclusive)
 
     def sentence(self) -> str:
         """Say whether the gate passes, and by what numbers."""
@@ -201,8 +213,22 @@ def _condition(text: str) -> Condition:
     return Condition(text, measure, above, 1 + limit / 100)
 
 
-def check_prices(conditions: Iterable[Condition], models: Iterable[Model]) -> None:
-    """Raise `UserError` if a condition is about costs, and those of a model are unknown."""
+def check_measures(conditions: Iterable[Condition], models: Sequence[Model]) -> None:
+    """Raise `UserError` if a condition is about costs or seconds that a model doesn't have."""
+    _check_prices(conditions, models)
+    for condition in conditions:
+        for model in models:
+            recorded = any(outcome.seconds for outcome in model.outcomes)
+            if condition.measure == "seconds" and model.outcomes and not recorded:
+                raise UserError(
+                    f"`{condition.text}`: no seconds were recorded of `{model.label}` in "
+                    f"{model.file}",
+                    where="--fail-if",
+                    hint="leave out that condition",
+                )
+
+
+def _check_prices(conditions: Iterable[Condition], models: Iterable[Model]) -> None:
     from ponder.study.prices import HINT
 
     costs = [condition.text for condition in conditions if condition.measure == "cost"]
@@ -230,13 +256,18 @@ def effect_text(judgement: Judgement) -> str:
     """Return what was measured: `accuracy −4.0 points [−9.2, +1.1]`, `tokens +23 % [+19, +27]`."""
     effect = judgement.effect
     assert effect is not None
-    ends = (effect.value, effect.low, effect.high)
-    if judgement.condition.measure in ("verdict", "accuracy"):
-        value, low, high = interval(*ends, scale=100, signed=True)
+    measure = judgement.condition.measure
+    if measure in ("verdict", "accuracy"):
+        value, low, high = (_signed(100 * x) for x in (effect.value, effect.low, effect.high))
         return f"accuracy {value} points [{low}, {high}]"
-    changes = [end - 1 for end in ends]
-    value, low, high = interval(*changes, scale=100, signed=True)
-    return f"{judgement.condition.measure} {value} % [{low}, {high}]"
+    value, low, high = (_signed(100 * (x - 1)) for x in (effect.value, effect.low, effect.high))
+    return f"{measure} {value} % [{low}, {high}]"
+
+
+def _signed(value: float) -> str:
+    if math.isinf(value):
+        return "?"
+    return f"{round(value, 1) + 0.0:+.1f}".replace("-", "−")
 
 
 def limit_text(condition: Condition) -> str:

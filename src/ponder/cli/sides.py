@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ponder.cli.gate import Gate, check_prices
+from ponder.cli.gate import Gate, check_measures
 from ponder.cli.options import command, load
 from ponder.cli.output import tell
 from ponder.core import UserError
@@ -46,8 +46,8 @@ class Sides(NamedTuple):
     second: Model
     tasks: Tasks
     arguments: list[str]  # that name them on the command line
-    analyses: int = 1  # at how many an adaptive run may have ended
-    asked: str = ""  # how much an adaptive run has asked
+    fraction: float | None = None  # of its problems that an adaptive run has asked
+    asked: str = ""  # the same in words; "" if it wasn't adaptive
 
     @property
     def names(self) -> tuple[str, str]:
@@ -123,7 +123,7 @@ def with_baseline(
         sides = _asked(study, store, first, matched, label, gate)
         return sides._replace(arguments=arguments)
     second = stored_model(results, label, run)
-    check_prices(gate.conditions, (first, second))
+    check_measures(gate.conditions, (first, second))
     _tell_partial(results, second, first)
     return Sides(first, second, _by_task(first, second), arguments)
 
@@ -154,6 +154,7 @@ def _asked(
     for cell in cells:
         if cell.source in matched.problems:
             limited_cells.append(limited(cell, matched.problems[cell.source]))
+    planned = sum((cell.quota.problems or 0) * cell.quota.samples for cell in limited_cells)
 
     def second(outcomes: list[Outcome]) -> Model:
         return Model(label, store, cells, outcomes, _prices(cells))
@@ -161,11 +162,11 @@ def _asked(
     def answered(outcomes: list[Outcome]) -> bool:
         tasks = _by_task(_on_problems_of(first, outcomes), second(outcomes))
         prices = (first.prices, _prices(cells))
-        return gate.judged(tasks, prices, ANALYSES).decided
+        return gate.judged(tasks, prices, len(outcomes) / planned).decided
 
     if any(condition.measure == "cost" for condition in gate.conditions):
         find_prices(cells)
-        check_prices(gate.conditions, (first, second([])))
+    check_measures(gate.conditions, (first, second([])))
     interim = Interim(limited_cells, answered)
     tally = run_in_terminal(study, store, cells=limited_cells, trials=[interim])
     if tally.failed:
@@ -180,16 +181,12 @@ def _asked(
         )
     first = _on_problems_of(first, outcomes)
     of_b = second(outcomes)
-    asked = _asked_text(len(outcomes), limited_cells, ANALYSES)
-    return Sides(first, of_b, _by_task(first, of_b), [], ANALYSES, asked)
-
-
-def _asked_text(asked: int, cells: Sequence[StudyCell], analyses: int) -> str:
-    planned = sum((cell.quota.problems or 0) * cell.quota.samples for cell in cells)
-    return (
-        f"asked {asked:,} of {count(planned, 'attempt')} ({asked / planned:.0%}); intervals and "
-        f"p-values are valid at each of the run's {analyses} analyses"
+    fraction = len(outcomes) / planned
+    asked = (
+        f"asked {len(outcomes):,} of {count(planned, 'attempt')} ({fraction:.0%}); intervals and "
+        f"p-values are valid at each of its {ANALYSES} analyses"
     )
+    return Sides(first, of_b, _by_task(first, of_b), [], fraction, asked)
 
 
 def _on_problems_of(model: Model, outcomes: Sequence[Outcome]) -> Model:

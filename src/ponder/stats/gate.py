@@ -9,18 +9,30 @@ verdicts are corrected for the tasks, so that an unchanged model fails no more o
 At most 2.5 % of the models that are exactly at a limit fail, and 2.5 % of those that are as good as
 the reference are called worse; after an adaptive run too, because its intervals are valid at every
 analysis (`designs.sequential`).
+
+A condition that is inconclusive is also judged `unlikely` to fail, if the rest of an adaptive run
+would show it with a probability below 10 %, even if the difference to the limit were as large as
+all problems would find with 80 % power, or as the margin.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ponder.core import Estimate
 from ponder.stats.columns import FEWEST_PAIRS
 from ponder.stats.compare import LEVEL, difference_in_accuracy, planned_verdicts
-from ponder.stats.designs.sequential import nominal_level
+from ponder.stats.designs.sequential import (
+    ANALYSES,
+    FUTILE,
+    PLANNED,
+    conditional_power,
+    nominal_level,
+)
+from ponder.stats.distributions import z_quantile
 from ponder.stats.frontier import Verdict
 from ponder.stats.ratios import Pair, per_attempt, token_logs
 
@@ -62,15 +74,21 @@ class Judgement:
     effect: Estimate | None = None  # B − A or B / A; None if it could not be measured
     verdict: Verdict | None = None  # of `worse`
     why: str = ""  # why it could not be measured
+    unlikely: bool = False  # whether it is inconclusive, and unlikely to fail on all problems
 
 
 def judge(
-    pairs: Sequence[Pair], conditions: Sequence[Condition], margin: float, analyses: int = 1
+    pairs: Sequence[Pair],
+    conditions: Sequence[Condition],
+    margin: float,
+    fraction: float | None = None,
 ) -> list[list[Judgement]]:
     """Judge each condition on each task.
 
-    `analyses`: at how many an adaptive run may have ended.
+    `fraction`: how much of its problems an adaptive run has asked; None: it wasn't adaptive.
     """
+    analyses = 1 if fraction is None else ANALYSES
+    verdict_level = nominal_level(LEVEL, analyses)
     level = nominal_level(1 - (1 - LEVEL) / max(1, len(pairs)), analyses)
     verdicts: Sequence[Verdict] = ()
     if WORSE in conditions:
@@ -80,14 +98,40 @@ def judge(
         of_task = []
         for condition in conditions:
             if condition == WORSE:
-                effect = difference_in_accuracy(pair.first.variant, pair.second.variant)
-                of_task.append(
-                    _of_verdict(verdicts[number], effect(nominal_level(LEVEL, analyses)))
-                )
+                difference = difference_in_accuracy(pair.first.variant, pair.second.variant)
+                judgement = _of_verdict(verdicts[number], difference(verdict_level))
+                unlikely = _unlikely(judgement, fraction, verdict_level, margin)
             else:
-                of_task.append(_of_threshold(condition, pair, level))
+                judgement = _of_threshold(condition, pair, level)
+                unlikely = _unlikely(judgement, fraction, level)
+            of_task.append(replace(judgement, unlikely=unlikely))
         judged.append(of_task)
     return judged
+
+
+def _unlikely(
+    judgement: Judgement, fraction: float | None, level: float, margin: float = 0.0
+) -> bool:
+    """Return whether a condition is inconclusive and would hardly fail on all problems."""
+    effect = judgement.effect
+    if judgement.status != "inconclusive" or effect is None or not fraction or fraction >= 1:
+        return False
+    condition = judgement.condition
+    ends = [effect.value, effect.low, effect.high, condition.limit]
+    if condition.measure not in ("verdict", "accuracy"):
+        if effect.low <= 0 or math.isinf(effect.high):
+            return False
+        ends = [math.log(end) for end in ends]
+    value, low, high, limit = ends
+    bound = z_quantile((1 + level) / 2)
+    error = (high - low) / (2 * bound)
+    if not error:
+        return False
+    z = (limit - value) / error
+    if condition.above:
+        z = -z
+    planned = max(PLANNED, margin / (error * math.sqrt(fraction)))
+    return conditional_power(z, fraction, planned, bound) < FUTILE
 
 
 def _of_verdict(verdict: Verdict, effect: Estimate) -> Judgement:
