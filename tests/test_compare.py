@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from ponder.cli.compare import Model
+from ponder.cli.sides import prices_of
 from ponder.core import Outcome, Prices, UserError
 from ponder.figures.compare import Compare, verdict_sentence
 from ponder.results.charts import draw_figure
@@ -232,8 +232,8 @@ def test_critical_sizes_of_near_twins_are_close() -> None:
 def test_money_is_unknown_where_a_method_asks_another_model() -> None:
     cell = SimpleNamespace(asks=list, model=SimpleNamespace(prices=Prices(1.0, 2.0)))
     judged = SimpleNamespace(asks=lambda: ["a judge"], model=cell.model)
-    assert Model("a", [cell], Path(), []).prices == Prices(1.0, 2.0)  # type: ignore[list-item]
-    assert Model("a", [judged], Path(), []).prices is None  # type: ignore[list-item]
+    assert prices_of([cell]) == Prices(1.0, 2.0)  # type: ignore[list-item]
+    assert prices_of([judged]) is None  # type: ignore[list-item]
 
 
 def test_problems_are_matched_and_the_rest_is_counted() -> None:

@@ -157,11 +157,11 @@ def _asked(
     planned = sum((cell.quota.problems or 0) * cell.quota.samples for cell in limited_cells)
 
     def second(outcomes: list[Outcome]) -> Model:
-        return Model(label, store, cells, outcomes, _prices(cells))
+        return Model(label, store, cells, outcomes, prices_of(cells))
 
     def answered(outcomes: list[Outcome]) -> bool:
         tasks = _by_task(_on_problems_of(first, outcomes), second(outcomes))
-        prices = (first.prices, _prices(cells))
+        prices = (first.prices, prices_of(cells))
         return gate.judged(tasks, prices, len(outcomes) / planned).decided
 
     if any(condition.measure == "cost" for condition in gate.conditions):
@@ -262,10 +262,10 @@ def stored_model(results: Results, label: str, run: str) -> Model:
     outcomes = [outcome for outcome in results.outcomes if outcome.cell in named]
     if not any(outcome.answered for outcome in outcomes):
         raise UserError(f"{results.store} has no answers of `{label}`", hint=f"run it first: {run}")
-    return Model(label, results.store, cells, outcomes, _prices(cells))
+    return Model(label, results.store, cells, outcomes, prices_of(cells))
 
 
-def _prices(cells: Sequence[StudyCell]) -> Prices | None:
+def prices_of(cells: Sequence[StudyCell]) -> Prices | None:
     if any(cell.asks() for cell in cells):
         return None
     return cells[0].model.prices
