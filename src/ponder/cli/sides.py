@@ -139,6 +139,7 @@ def _asked(
     """Ask a model until the conditions of a gate are decided, and return both."""
     from ponder.cli.study import run_in_terminal
     from ponder.run.interim import Interim, limited
+    from ponder.run.progress import summary
     from ponder.stats.designs.sequential import ANALYSES
     from ponder.store.store import Store
     from ponder.study.prices import find_prices
@@ -169,6 +170,9 @@ def _asked(
     check_measures(gate.conditions, (first, second([])))
     interim = Interim(limited_cells, answered)
     tally = run_in_terminal(study, store, cells=limited_cells, trials=[interim])
+    troubles = summary(tally)
+    if troubles:
+        tell(troubles)
     if tally.failed:
         tell(f"{count(tally.failed, 'attempt')} failed and left out; run again to retry")
     with Store(store) as opened:
