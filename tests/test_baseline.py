@@ -10,7 +10,13 @@ import pytest
 
 from ponder import Study
 from ponder.core import UserError
-from ponder.results.baseline import BaselineCell, BaselineFile, BaselineProblem, read_baseline
+from ponder.results.baseline import (
+    Baseline,
+    BaselineCell,
+    BaselineFile,
+    BaselineProblem,
+    read_baseline,
+)
 from ponder.store.store import Store
 
 STUDY = """
@@ -99,6 +105,9 @@ def test_the_file_has_a_line_per_problem(ponder, baseline) -> None:
     assert attempt.cost == pytest.approx(
         (0.1 * attempt.prompt_tokens + attempt.thinking_tokens + attempt.answer_tokens) / 1e6
     )
+    attempt.cost = 7.0  # such as what a server charged
+    matched = Baseline(Path("x"), content).matched(Study.load("gate.toml").cells)
+    assert matched.outcomes[1].bill.cost == 7.0
 
 
 def test_an_equal_model_passes_early_and_a_second_run_asks_nothing(ponder, baseline) -> None:
@@ -229,9 +238,7 @@ def test_training_seeds_are_kept(ponder, baseline) -> None:
             BaselineCell(recorded.task, recorded.memory, [seed], recorded.counted_by, problems)
         )
     fields = {name: getattr(content, name) for name in BaselineFile.__struct_fields__}
-    read = type(read_baseline(Path("baseline.json")))(
-        Path("x"), BaselineFile(**fields | {"cells": cells})
-    )
+    read = Baseline(Path("x"), BaselineFile(**fields | {"cells": cells}))
     matched = read.matched(Study.load("gate.toml").cells)
     assert {outcome.cell.training_seeds for outcome in matched.outcomes} == {(1,), (2,)}
     assert len({outcome.cell.key for outcome in matched.outcomes}) == 2
