@@ -27,6 +27,7 @@ VERBS = [
     "report",
     "view",
     "compare",
+    "baseline",
     "export",
     "import",
     "prepare",

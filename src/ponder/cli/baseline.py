@@ -31,11 +31,11 @@ def baseline(
     model: str | None,
     out: Path,
 ) -> None:
-    """Write the attempts of a MODEL of STUDY, without their texts, to a file for CI.
+    """Write a model's attempts, without texts, to a small file for CI.
 
-    MODEL is a label as `ponder plan` prints it, and may be left out if the study has one model. In
-    the file are how each attempt ended, its tokens, cost and seconds, and what identifies the
-    problems. `ponder compare STUDY --baseline FILE --run` then asks only the new model.
+    MODEL is a label as `ponder plan` prints it, and may be left out if STUDY has one model. The
+    file has how each attempt ended, its tokens, cost and seconds, and what identifies the problems.
+    `ponder compare STUDY --baseline FILE --run` then asks only the new model.
     """
     from ponder.cli.sides import only_label, stored_model
     from ponder.results.baseline import write_baseline
