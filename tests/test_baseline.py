@@ -174,7 +174,7 @@ def test_a_worse_model_fails(ponder, baseline, write) -> None:
     tables = json.loads(ponder("compare", "gate.toml", *RUN, "worse", "--json").stdout)
     (gate,) = tables["gate"]
     assert not gate["passes"]
-    assert gate["checks"][0]["high"] < 0
+    assert gate["checks"][0]["effect_high"] < 0
 
     shown = ponder("compare", "gate.toml", "--baseline", "baseline.json", "--disagree", 16)
     assert "a baseline has no texts" in shown.stdout

@@ -153,6 +153,17 @@ def test_the_gate_and_the_comparison_agree(analyses: int) -> None:
     assert {"below", "open"} <= verdicts
 
 
+def test_a_task_without_answers_in_common_is_inconclusive() -> None:
+    right = np.ones((5, 1), dtype=bool)
+    first = outcomes("a", right, right, right)
+    gate = Gate.read(["worse", "accuracy < -2"], 0.03, "output")
+    judged = gate.judged({"t": (first, first), "u": (first, [])}, (None, None))
+    statuses = [[each.status for each in of_task] for of_task in judged.by_task.values()]
+    assert statuses[1] == ["inconclusive", "inconclusive"]
+    assert not judged.decided
+    assert "`worse` on u: no problem was answered by both" in judged.sentence()
+
+
 def test_intervals_of_an_adaptive_run_are_those_of_pocock() -> None:
     level = nominal_level(LEVEL)
     assert z_quantile((1 + level) / 2) == pytest.approx(2.555, abs=0.001)

@@ -57,7 +57,7 @@ class Gate:
         prices: tuple[Prices | None, Prices | None],
         fraction: float | None = None,
     ) -> Judged:
-        """Judge each condition on each task that has problems in common.
+        """Judge each condition on each task.
 
         `fraction`: how much of its problems an adaptive run has asked; None: it wasn't adaptive.
         """
@@ -69,13 +69,9 @@ class Gate:
         for of_a, of_b in tasks.values():
             outcomes += [*of_a, *of_b]
         kind = token_kind(outcomes, self.tokens)
-        pairs = {}
-        for task, (of_a, of_b) in tasks.items():
-            matched = pair(of_a, of_b, kind, prices)
-            if matched:
-                pairs[task] = matched
-        judgements = judge(list(pairs.values()), self.conditions, self.margin, fraction)
-        return Judged(self, dict(zip(pairs, judgements, strict=True)))
+        pairs = [pair(of_a, of_b, kind, prices) for of_a, of_b in tasks.values()]
+        judgements = judge(pairs, self.conditions, self.margin, fraction)
+        return Judged(self, dict(zip(tasks, judgements, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -155,6 +151,8 @@ class Judged:
         return f"{number}, an interval that contains {limit}"
 
     def json(self) -> dict[str, Any]:
+        from ponder.figures import flat
+
         checks = []
         for task, judgements in self.by_task.items():
             for judgement in judgements:
@@ -165,8 +163,7 @@ class Judged:
                     "measured": self.measured(judgement),
                 }
                 if judgement.effect:
-                    effect = judgement.effect
-                    check |= {"effect": effect.value, "low": effect.low, "high": effect.high}
+                    check |= flat(effect=judgement.effect)
                 checks.append(check)
         return {"passes": not self.failing, "sentence": self.sentence(), "checks": checks}
 
@@ -316,7 +313,7 @@ def write_junit(path: Path, judged: Judged, study: str, names: tuple[str, str]) 
         "skipped": str(skipped),
         "time": "0",
     }
-    suites = ElementTree.Element("testsuites", {"name": "ponder compare", **counts})
+    suites = ElementTree.Element("testsuites", name="ponder compare")
     suite_name = printable(f"{names[1]} against {names[0]}")
     suite = ElementTree.SubElement(suites, "testsuite", {"name": suite_name, **counts})
     suite.extend(cases)

@@ -183,7 +183,9 @@ class Baseline:
             matched.add(identity)
             cell = identities[identity]
             outcomes += self._outcomes(recorded, cell)
-            problems.setdefault(cell.source, set()).update(each.id for each in recorded.problems)
+            problems.setdefault(cell.source, set()).update(
+                problem.id for problem in recorded.problems
+            )
         only_in_study = [cell for name, cell in identities.items() if name not in matched]
         self._check(unmatched, only_in_study)
         if not outcomes:

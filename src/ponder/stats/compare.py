@@ -155,17 +155,16 @@ def compare_tasks(
     for first, second in tasks:
         matched = pair(first, second, tokens, prices)
         quantities.append(_Quantities(matched, analyses) if matched else None)
-    compared = [each for each in quantities if each]
-    q_values = iter(_q_values([each.rows for each in compared], planned))
+    q_values = iter(_q_values([task.rows for task in quantities if task], planned))
     results: list[PairComparison | None] = []
-    for each_or_none in quantities:
-        if each_or_none is None:
+    for task in quantities:
+        if task is None:
             results.append(None)
             continue
         rows = []
-        for row, q in zip(each_or_none.rows, next(q_values), strict=True):
+        for row, q in zip(task.rows, next(q_values), strict=True):
             rows.append(replace(row, q_value=q))
-        results.append(_comparison(each_or_none, rows, margin))
+        results.append(_comparison(task, rows, margin))
     return results
 
 
@@ -191,8 +190,8 @@ def planned_verdicts(pairs: Sequence[Pair], margin: float, analyses: int = 1) ->
     level = nominal_level(LEVEL, analyses)
     effects = []
     p_values = []
-    for each in pairs:
-        difference = difference_in_accuracy(each.first.variant, each.second.variant)
+    for of_task in pairs:
+        difference = difference_in_accuracy(of_task.first.variant, of_task.second.variant)
         effect = difference(level)
         effects.append(effect)
         if effect.low <= 0 <= effect.high:

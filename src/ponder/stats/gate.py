@@ -18,7 +18,7 @@ all problems would find with 80 % power, or as the margin.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -78,28 +78,32 @@ class Judgement:
 
 
 def judge(
-    pairs: Sequence[Pair],
+    pairs: Sequence[Pair | None],
     conditions: Sequence[Condition],
     margin: float,
     fraction: float | None = None,
 ) -> list[list[Judgement]]:
-    """Judge each condition on each task.
+    """Judge each condition on each task, given by its pair; None if it has no problem in common.
 
     `fraction`: how much of its problems an adaptive run has asked; None: it wasn't adaptive.
     """
     analyses = 1 if fraction is None else ANALYSES
     verdict_level = nominal_level(LEVEL, analyses)
     level = nominal_level(1 - (1 - LEVEL) / max(1, len(pairs)), analyses)
-    verdicts: Sequence[Verdict] = ()
+    verdicts: Iterator[Verdict] = iter(())
     if WORSE in conditions:
-        verdicts = planned_verdicts(pairs, margin, analyses)
+        verdicts = iter(planned_verdicts([pair for pair in pairs if pair], margin, analyses))
     judged = []
-    for number, pair in enumerate(pairs):
+    for pair in pairs:
         of_task = []
         for condition in conditions:
+            if pair is None:
+                why = "no problem was answered by both"
+                of_task.append(Judgement(condition, "inconclusive", why=why))
+                continue
             if condition == WORSE:
                 difference = difference_in_accuracy(pair.first.variant, pair.second.variant)
-                judgement = _of_verdict(verdicts[number], difference(verdict_level))
+                judgement = _of_verdict(next(verdicts), difference(verdict_level))
                 unlikely = _unlikely(judgement, fraction, verdict_level, margin)
             else:
                 judgement = _of_threshold(condition, pair, level)
