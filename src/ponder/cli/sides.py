@@ -183,14 +183,14 @@ def _asked(
             "the run ended before its first analysis",
             hint="raise `max_tokens` or `max_cost` if it was a cap, and run again to resume",
         )
-    first = _on_problems_of(first, outcomes)
+    of_a = _on_problems_of(first, outcomes)
     of_b = second(outcomes)
     fraction = len(outcomes) / planned
     asked = (
         f"asked {len(outcomes):,} of {count(planned, 'attempt')} ({fraction:.0%}); intervals and "
         f"p-values are valid at each of its {ANALYSES} analyses"
     )
-    return Sides(first, of_b, _by_task(first, of_b), [], fraction, asked)
+    return Sides(of_a, of_b, _by_task(of_a, of_b), [], fraction, asked)
 
 
 def _on_problems_of(model: Model, outcomes: Sequence[Outcome]) -> Model:

@@ -27,10 +27,11 @@ from ponder.core.text import count
 from ponder.stats.columns import FEWEST_PAIRS, Bools
 from ponder.stats.corrections import FALSE_RATE, benjamini_hochberg, p_value
 from ponder.stats.designs.sequential import nominal_level, valid_p_value
+from ponder.stats.distributions import z_quantile
 from ponder.stats.effort import EXTRAPOLATED
 from ponder.stats.frontier import Variant, Verdict, accuracy_difference, fraction, verdict
 from ponder.stats.paired import tango
-from ponder.stats.power import Components, of_two, problems_for_margin
+from ponder.stats.power import POWER, Components, of_two, problems_for_margin
 from ponder.stats.ratios import (
     Log,
     Pair,
@@ -215,7 +216,8 @@ def _comparison(
     judged = verdict(accuracy.effect, margin, accuracy.differs)
     more_problems = 0.0
     if judged == "open":
-        more_problems = _more_problems(pair, variances, accuracy.effect, margin)
+        value = accuracy.effect.value
+        more_problems = _more_problems(pair, variances, value, margin, quantities.level)
     return PairComparison(
         problems=pair.problems,
         sizes=tuple(pair.sizes.tolist()),
@@ -410,10 +412,13 @@ def _at(variant: Variant, problems: Bools) -> Variant:
     )
 
 
-def _more_problems(pair: Pair, variances: Components, difference: Estimate, margin: float) -> float:
+def _more_problems(
+    pair: Pair, variances: Components, difference: float, margin: float, level: float
+) -> float:
     """Return the problems to add until 80 % of runs would decide, if the difference is real.
 
-    They decide when they show the margin, or the difference itself.
+    They decide when they show the margin, or the difference itself. A higher level than 95 %, as
+    after an adaptive run, takes more of them, by the square of the standard errors.
     """
     seeds = 1
     samples_per_seed = []
@@ -422,7 +427,11 @@ def _more_problems(pair: Pair, variances: Components, difference: Estimate, marg
         seeds = max(seeds, side_seeds)
         samples_per_seed.append(len(side.data) / side.data.problems / side_seeds)
     samples = max(1, round(min(samples_per_seed)))
-    value = difference.value
-    for_margin = problems_for_margin(variances, margin, samples, seeds, difference=value)
-    for_difference = problems_for_margin(variances, 0.0, samples, seeds, difference=abs(value))
-    return max(1.0, min(for_margin, for_difference) - pair.problems)
+    for_margin = problems_for_margin(variances, margin, samples, seeds, difference=difference)
+    for_difference = problems_for_margin(variances, 0.0, samples, seeds, difference=abs(difference))
+    needed = min(for_margin, for_difference)
+    if level > LEVEL:
+        standard_errors = z_quantile((1 + level) / 2) + z_quantile(POWER)
+        usual = z_quantile((1 + LEVEL) / 2) + z_quantile(POWER)
+        needed *= (standard_errors / usual) ** 2
+    return max(1.0, needed - pair.problems)
