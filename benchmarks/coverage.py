@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from importlib import import_module
 
-TOPICS = ("effort", "shape", "horizon", "seeds", "compare", "adaptive", "gate")
+TOPICS = ("effort", "shape", "horizon", "seeds", "compare", "adaptive", "gate", "routing")
 
 
 def main() -> None:

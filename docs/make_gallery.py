@@ -34,6 +34,7 @@ STUDIES = {
     "accuracy with a target": "longest-turn",
     "self_conditioning": "self-conditioning",
     "frontier": "gallery/variants.toml",
+    "cost": "gallery/settings.toml",
     "budget": "gallery/variants.toml",
     "latency": "gallery/variants.toml",
     "compare": "gallery/variants.toml",

@@ -105,8 +105,12 @@ def running(folder: Path) -> Callable[..., AbstractContextManager[subprocess.Pop
 
     `first` is Python that the process runs before.
     """
-    # Where the tests run in the background SIGINT may be ignored, and a child would ignore it too.
-    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    # Where the tests run in the background SIGINT may be ignored, under nohup SIGHUP, and a child
+    # would ignore it too.
+    heed = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)"
+    )
 
     @contextmanager
     def start(*words: str, first: str = "pass") -> Iterator[subprocess.Popen[str]]:

@@ -18,6 +18,7 @@ from ponder.core import (
     Model,
     Outcome,
     Prepared,
+    Prices,
     Problem,
     Progress,
     Request,
@@ -202,6 +203,17 @@ def changed(
         label=label,
         **columns,
     )
+
+
+def priced(outcomes: Sequence[Outcome], prices: Prices | None) -> list[Outcome]:
+    """The same attempts by models with these prices."""
+    cells: dict[int, Cell] = {}
+    found = []
+    for o in outcomes:
+        if id(o.cell) not in cells:
+            cells[id(o.cell)] = replace(o.cell, model=replace(o.cell.model, prices=prices))
+        found.append(o._replace(cell=cells[id(o.cell)]))
+    return found
 
 
 def settings_of(o: Outcome, method: str) -> Mapping[str, Any]:

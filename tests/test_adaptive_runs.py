@@ -15,7 +15,7 @@ import pytest
 
 from ponder import Study
 from ponder.core import UserError
-from ponder.run.adaptive import _scores, asked_cells, trials
+from ponder.run.adaptive import Result, _scores, asked_cells, trials
 from ponder.store.store import Store
 
 LADDER = """
@@ -311,27 +311,36 @@ def test_a_problem_counts_only_if_every_size_was_answered() -> None:
     """Or else an arm whose large sizes fail would be compared on small ones."""
     easy, hard = Study.from_table(tomllib.loads(VARIANTS)).cells[:2]
     results = {
-        easy.key: {0: (1, 1, 1, 10), 1: (1, 1, 1, 10)},
-        hard.key: {0: (0, 1, 1, 30), 1: (0, 0, 1, 0)},
+        easy.key: {0: Result(1, 1, 1, 10), 1: Result(1, 1, 1, 10)},
+        hard.key: {0: Result(0, 1, 1, 30), 1: Result(0, 0, 1, 0)},
     }
     scores = _scores((easy, hard), lambda cell: results[cell.key], 2)
     assert scores[0].tolist() == [0.5, 20.0]
     assert np.isnan(scores[1]).all()
 
 
-def test_unequal_numbers_of_problems_are_refused(write) -> None:
+def test_unequal_numbers_of_problems_are_asked_in_proportion(write, ponder) -> None:
     rows = "".join(
-        json.dumps({"prompt": f"{n} + 1?", "answer": str(n + 1)}) + "\n" for n in range(5)
+        json.dumps({"prompt": f"{n} + 1?", "answer": str(n + 1)}) + "\n" for n in range(12)
     )
-    write("five.jsonl", rows)
-    write(
-        "two.toml",
-        VARIANTS.replace(
-            "[[model]]", '[[task]]\nname = "jsonl"\nfile = "five.jsonl"\n[[model]]', 1
-        ),
+    write("twelve.jsonl", rows)
+    study = VARIANTS.replace(
+        "[[model]]", '[[task]]\nname = "jsonl"\nfile = "twelve.jsonl"\n[[model]]', 1
     )
-    with pytest.raises(UserError, match="different numbers of problems: 5, 60"):
-        trials(Study.load("two.toml"))
+    write("two.toml", study)
+    (trial,) = trials(Study.load("two.toml"))
+    assert trial.design.problems == 60 + 60 + 12
+    # A tenth of the problems: a tenth of each task and size.
+    for arm in trial.arms:
+        counts = {(c.label.task, c.size): c.quota.problems for c in trial.asked([13, 0, 0, 0])}
+        assert sorted(counts.values()) == [1, 6, 6], arm
+    # Every problem is asked once, and the decision is repeated from the store.
+    ran(ponder, "two.toml")
+    with Store(Path("ponder.db")) as store:
+        counts, ended = trial.replay(store)
+        assert ended
+        planned = sum(cell.quota.problems or 0 for cell in trial.asked(counts))
+        assert len(list(store.outcomes(trial.asked(counts)))) == planned
 
 
 SORTED = f"""

@@ -12,14 +12,12 @@ import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 
 import made_up
 import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from ponder.cli.sides import prices_of
 from ponder.core import Outcome, Prices, UserError
 from ponder.figures.compare import Compare, verdict_sentence
 from ponder.results.charts import draw_figure
@@ -133,7 +131,7 @@ def test_tango_by_force(b: int, c: int, n: int) -> None:
 
 def test_rows_by_other_means() -> None:
     one, other = attempts("a", 16, 1.0), attempts("b", 20, 0.7)
-    found = compare(one, other, tokens="thinking")
+    found = compare(one, other, resource="thinking")
     assert found
     assert (found.problems, found.attempts, found.left_out, found.failed) == (
         180,
@@ -229,13 +227,6 @@ def test_critical_sizes_of_near_twins_are_close() -> None:
     )
 
 
-def test_money_is_unknown_where_a_method_asks_another_model() -> None:
-    cell = SimpleNamespace(asks=list, model=SimpleNamespace(prices=Prices(1.0, 2.0)))
-    judged = SimpleNamespace(asks=lambda: ["a judge"], model=cell.model)
-    assert prices_of([cell]) == Prices(1.0, 2.0)  # type: ignore[list-item]
-    assert prices_of([judged]) is None  # type: ignore[list-item]
-
-
 def test_problems_are_matched_and_the_rest_is_counted() -> None:
     one, other = attempts("a", 16, 1.0, problems=30), attempts("b", 20, 0.7, problems=25)
     other[0] = other[0]._replace(ended="failed")
@@ -266,7 +257,7 @@ def test_unequal_samples_weigh_problems_equally() -> None:
 def test_truncated_tokens_are_censored() -> None:
     """A cap that truncates the longer model more often doesn't hide that it needs more."""
     kinds = [compare(attempts("a", 60, 1.0, cap=cap, problems=60), attempts("b", 60, 0.7, cap=cap, problems=60),
-                     tokens="thinking") for cap in (10**6, 700)]  # fmt: skip
+                     resource="thinking") for cap in (10**6, 700)]  # fmt: skip
     rows = [one.row("tokens") for one in kinds if one]
     assert rows[0]
     assert rows[1]
@@ -329,17 +320,16 @@ def test_rows_that_make_no_sense_are_left_out_with_a_reason() -> None:
 def test_money() -> None:
     cheap, dear = Prices(0.1, 1.0), Prices(0.1, 4.0)
     one, other = attempts("a", 16, 1.0), attempts("b", 20, 0.7)
-    found = compare(one, other, prices=(dear, cheap))
+    one = made_up.priced(one, dear)
+    found = compare(one, made_up.priced(other, cheap), money=True)
     assert found
     row = found.row("money per right answer")
     assert row
     paid = math.fsum((0.1 * 50 + 4.0 * (o.thinking_tokens + 9)) / 1e6 for o in one)
     assert row.first.value == pytest.approx(paid / sum(o.correct for o in one))
     assert row.effect.value < 0.3
-    assert (
-        "only one of them"
-        in dict(compare(one, other, prices=(dear, None)).omitted)["money per right answer"]
-    )  # type: ignore[union-attr]
+    unpriced = dict(compare(one, other, money=True).omitted)  # type: ignore[union-attr]
+    assert "only one of them" in unpriced["money per right answer"]
 
 
 def test_a_cliff_is_compared_without_pairing() -> None:

@@ -107,7 +107,9 @@ def test_costs_and_seconds_are_ratios_of_means_paired_by_problem() -> None:
     right = np.ones((400, 1), dtype=bool)
     first = outcomes("a", right, tokens, seconds)
     second = outcomes("b", right, 3 * tokens, seconds * 1.5 * rng.uniform(0.9, 1.1, (400, 1)))
-    matched = pair(first, second, "output", (Prices(0, 10.0), Prices(0, 5.0)))
+    first = made_up.priced(first, Prices(0, 10.0))
+    second = made_up.priced(second, Prices(0, 5.0))
+    matched = pair(first, second, money=True)
     assert matched
     conditions = Gate.read(["cost > +10%", "seconds > +10%"], 0.03, "output").conditions
     ((cost, seconds_judged),) = judge([matched], conditions, 0.03)
@@ -157,7 +159,7 @@ def test_a_task_without_answers_in_common_is_inconclusive() -> None:
     right = np.ones((5, 1), dtype=bool)
     first = outcomes("a", right, right, right)
     gate = Gate.read(["worse", "accuracy < -2"], 0.03, "output")
-    judged = gate.judged({"t": (first, first), "u": (first, [])}, (None, None))
+    judged = gate.judged({"t": (first, first), "u": (first, [])})
     statuses = [[each.status for each in of_task] for of_task in judged.by_task.values()]
     assert statuses[1] == ["inconclusive", "inconclusive"]
     assert not judged.decided

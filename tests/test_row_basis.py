@@ -22,6 +22,7 @@ history_turns = [0, 2]
 [[model]]
 name = "oracle"
 error = [0.05, 0.3]
+prices = { input = 1.0, output = 4.0 }
 method = [[], [{ name = "budget_force", think = 400 }]]
 """
 

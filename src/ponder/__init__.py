@@ -13,6 +13,7 @@
     results.chart("effort")                 # the figure, as an Altair chart
     results.attempt(model="pocket").show()  # a transcript
     ponder.compare(results, "old", "new")   # two models on the same problems, with a verdict
+    ponder.tune(study, margin=0.02)         # the cheapest setting that is good enough
 
     @ponder.task                            # a function that makes a problem becomes a task, one
     that answers a model
@@ -31,10 +32,11 @@ if TYPE_CHECKING:
     from ponder.results.notebook import show
     from ponder.results.results import Results, compare
     from ponder.results.study import Study
+    from ponder.results.tuning import tune
     from ponder.study.functions import model, task
 
 __version__ = "0.2.0"
-__all__ = ["Results", "Study", "UserError", "compare", "model", "show", "task"]
+__all__ = ["Results", "Study", "UserError", "compare", "model", "show", "task", "tune"]
 
 # Loaded when first used, so that `import ponder` and `ponder --version` take no time.
 _HOMES = {
@@ -45,6 +47,7 @@ _HOMES = {
     "model": "ponder.study.functions",
     "show": "ponder.results.notebook",
     "task": "ponder.study.functions",
+    "tune": "ponder.results.tuning",
 }
 
 

@@ -45,9 +45,7 @@ def baseline(
     label = model or only_label(results.study, "ponder baseline STUDY MODEL")
     run_command = command("run", study, settings, store, models)
     written = stored_model(results, label, run_command)
-    content = write_baseline(
-        out, results.study.name, label, written.cells, written.outcomes, written.prices
-    )
+    content = write_baseline(out, results.study.name, label, written.cells, written.outcomes)
     answered = sum(outcome.answered for outcome in written.outcomes)
     problems = sum(len(cell.problems) for cell in content.cells)
     data = {"file": str(out), "model": label, "attempts": answered, "problems": problems}

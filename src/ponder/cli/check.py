@@ -38,6 +38,7 @@ from ponder.core import (
     Plugin,
     Policy,
     Prepared,
+    Prices,
     Problem,
     Progress,
     Request,
@@ -498,7 +499,7 @@ class _MadeUpTraining(Prepared, Method):
 
 def _outcomes() -> list[Outcome]:
     """Return made-up attempts of an oracle at eight sizes, with every way to end."""
-    oracle = Oracle(critical_size=20)
+    oracle = Oracle(critical_size=20, prices=Prices(1.0, 8.0))
     rng = random.Random(1)
     label = Label("task", "model", "model", "model")
     outcomes: list[Outcome] = []

@@ -139,7 +139,7 @@ def compare(
         _draw(tables, figure)
     judged = None
     if gate.conditions:
-        judged = gate.judged(sides.tasks, sides.prices, sides.fraction)
+        judged = gate.judged(sides.tasks, sides.fraction)
         tables["gate"] = [judged.json() | {"asked": sides.asked}]
     if junit and judged:
         write_junit(junit, judged, Path(study).stem, sides.names)
@@ -186,7 +186,7 @@ def _tables(sides: Sides, gate: Gate) -> Tables:
     """Return every number of the comparison, as the figure `compare` draws it."""
     from ponder.figures._units import token_columns, token_kind
     from ponder.figures.compare import compared_tables
-    from ponder.stats.compare import compare_tasks
+    from ponder.stats.compare import MONEY_PER_RIGHT, compare_tasks
     from ponder.stats.designs.sequential import ANALYSES
 
     tasks = sides.tasks
@@ -195,14 +195,11 @@ def _tables(sides: Sides, gate: Gate) -> Tables:
         for side, side_outcomes in (("A", of_a), ("B", of_b)):
             for outcome in side_outcomes:
                 outcomes.append(outcome._replace(label=replace(outcome.label, model=side)))
-    prices = sides.prices
-    if prices[0] and prices[1] and prices[0].currency != prices[1].currency:
-        prices = (None, None)
     results = compare_tasks(
         list(tasks.values()),
         gate.margin,
         token_kind(outcomes, gate.tokens),
-        prices,
+        money=len(sides.currencies) == 1,
         planned=bool(gate.conditions),
         analyses=1 if sides.fraction is None else ANALYSES,
     )
@@ -213,7 +210,8 @@ def _tables(sides: Sides, gate: Gate) -> Tables:
             "problems are matched by their content",
         )
     tables = compared_tables(sides.names, tasks, results)
-    currency = prices[0].currency if prices[0] else ""
+    has_money = any(row["quantity"] == MONEY_PER_RIGHT for row in tables["rows"])
+    currency = "".join(sides.currencies) if has_money else ""
     for panel in tables["panels"]:
         panel.update(token_columns(outcomes, gate.tokens))
     for record in tables["comparisons"]:

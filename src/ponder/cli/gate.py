@@ -15,7 +15,7 @@ from ponder.core.text import printable
 
 if TYPE_CHECKING:
     from ponder.cli.sides import Model
-    from ponder.core import Outcome, Prices, Tables
+    from ponder.core import Outcome, Tables
     from ponder.stats.gate import Condition, Judgement
 
 # The outcomes of A and of B on each task, by the task's label.
@@ -51,10 +51,13 @@ class Gate:
             )
         return cls(conditions, INCONCLUSIVE in texts, margin, tokens)
 
+    @property
+    def about_costs(self) -> bool:
+        return any(condition.measure == "cost" for condition in self.conditions)
+
     def judged(
         self,
         tasks: Tasks,
-        prices: tuple[Prices | None, Prices | None],
         fraction: float | None = None,
     ) -> Judged:
         """Judge each condition on each task.
@@ -69,7 +72,7 @@ class Gate:
         for of_a, of_b in tasks.values():
             outcomes += [*of_a, *of_b]
         kind = token_kind(outcomes, self.tokens)
-        pairs = [pair(of_a, of_b, kind, prices) for of_a, of_b in tasks.values()]
+        pairs = [pair(of_a, of_b, kind, money=self.about_costs) for of_a, of_b in tasks.values()]
         judgements = judge(pairs, self.conditions, self.margin, fraction)
         return Judged(self, dict(zip(tasks, judgements, strict=True)))
 
@@ -212,8 +215,9 @@ def _condition(text: str) -> Condition:
 
 def check_measures(conditions: Iterable[Condition], models: Sequence[Model]) -> None:
     """Raise `UserError` if a condition is about costs or seconds that a model doesn't have."""
-    _check_prices(conditions, models)
     for condition in conditions:
+        if condition.measure == "cost":
+            _check_costs(condition, models)
         for model in models:
             recorded = any(outcome.seconds for outcome in model.outcomes)
             if condition.measure == "seconds" and model.outcomes and not recorded:
@@ -225,25 +229,21 @@ def check_measures(conditions: Iterable[Condition], models: Sequence[Model]) -> 
                 )
 
 
-def _check_prices(conditions: Iterable[Condition], models: Iterable[Model]) -> None:
+def _check_costs(condition: Condition, models: Sequence[Model]) -> None:
     from ponder.study.prices import HINT
 
-    costs = [condition.text for condition in conditions if condition.measure == "cost"]
-    if not costs:
-        return
-    currencies = set()
     for model in models:
-        if model.prices is None:
+        if not model.costs_known:
             raise UserError(
-                f"`{costs[0]}` needs the prices of both models, and `{model.label}` in "
+                f"`{condition.text}` needs the prices of both models, and `{model.label}` in "
                 f"{model.file} has none",
                 where="--fail-if",
                 hint=HINT,
             )
-        currencies.add(model.prices.currency)
+    currencies = set[str]().union(*(model.currencies for model in models))
     if len(currencies) > 1:
         raise UserError(
-            f"`{costs[0]}` can't compare costs in {' and '.join(sorted(currencies))}",
+            f"`{condition.text}` can't compare costs in {' and '.join(sorted(currencies))}",
             where="--fail-if",
             hint="give both models prices in one currency",
         )

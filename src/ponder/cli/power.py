@@ -22,7 +22,7 @@ from ponder.stats.power import (
 )
 
 if TYPE_CHECKING:
-    from ponder.core import Outcome, Prices
+    from ponder.core import Outcome
     from ponder.results.study import Study
     from ponder.study.cell import StudyCell
 
@@ -158,16 +158,12 @@ def _need(
     components, basis = _components(label, task, cells, outcomes, guess)
     tokens: list[float | None] = []
     costs: list[float | None] = []
-    for variant, variant_outcomes in zip(cells, outcomes, strict=True):
-        prices = variant[0].model.prices
+    for variant_outcomes in outcomes:
         if variant_outcomes:
             tokens.append(_mean_tokens(variant_outcomes))
         else:
             tokens.append(guess.get("tokens") if guess else None)
-        if variant_outcomes and prices:
-            costs.append(_mean_cost(prices, variant_outcomes))
-        else:
-            costs.append(None)
+        costs.append(_mean_cost(variant_outcomes))
     return Need(
         model=label,
         task=task,
@@ -259,9 +255,15 @@ def _mean_tokens(outcomes: Sequence[Outcome]) -> float:
     return math.fsum(tokens) / len(outcomes)
 
 
-def _mean_cost(prices: Prices, outcomes: Sequence[Outcome]) -> float:
-    costs = [prices.cost(outcome.bill) for outcome in outcomes]
-    return math.fsum(costs) / len(outcomes)
+def _mean_cost(outcomes: Sequence[Outcome]) -> float | None:
+    """Return the mean cost of an attempt; None if there is none, or one's cost is unknown."""
+    costs = []
+    for outcome in outcomes:
+        cost = outcome.cost
+        if cost is None:
+            return None
+        costs.append(cost)
+    return math.fsum(costs) / len(costs) if costs else None
 
 
 def read_guess(text: str) -> dict[str, float]:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from ponder.cli.gate import Gate, check_measures
 from ponder.cli.options import command, load
 from ponder.cli.output import tell
-from ponder.core import UserError
+from ponder.core import Bill, UserError
 from ponder.core.text import count
 
 if TYPE_CHECKING:
     from ponder.cli.gate import Tasks
-    from ponder.core import Outcome, Prices
+    from ponder.core import Outcome
     from ponder.results.baseline import Matched
     from ponder.results.results import Results
     from ponder.results.study import Study
@@ -36,7 +36,16 @@ class Model(NamedTuple):
     file: Path  # the store or the baseline that has its attempts
     cells: list[StudyCell]  # none of a baseline, which has no texts
     outcomes: list[Outcome]
-    prices: Prices | None  # None too if a method asks another model, whose cost outcomes lack
+    currencies: set[str]  # of what its attempts cost
+
+    @property
+    def costs_known(self) -> bool:
+        """Whether it is known what each of its attempts cost, or will be once they are made."""
+        if not self.outcomes:
+            # A server may report what it charged.
+            call = Bill(prompt_tokens=1, answer_tokens=1)
+            return all(cell.model.server() or cell.cost(call) is not None for cell in self.cells)
+        return all(outcome.cost is not None for outcome in self.outcomes if outcome.answered)
 
 
 class Sides(NamedTuple):
@@ -59,8 +68,8 @@ class Sides(NamedTuple):
         return f"{a.label} in {a.file}", f"{b.label} in {b.file}"
 
     @property
-    def prices(self) -> tuple[Prices | None, Prices | None]:
-        return self.first.prices, self.second.prices
+    def currencies(self) -> set[str]:
+        return self.first.currencies | self.second.currencies
 
 
 def both_stored(
@@ -117,7 +126,7 @@ def with_baseline(
     matched = baseline.matched(cells)
     for note in (*matched.notes, *baseline.notes(cells)):
         tell(note)
-    first = Model(baseline.label, path, [], matched.outcomes, baseline.prices)
+    first = Model(baseline.label, path, [], matched.outcomes, {baseline.content.currency})
     arguments = [label, "--baseline", str(path)]
     if results is None:
         sides = _asked(study, store, first, matched, label, gate)
@@ -158,14 +167,15 @@ def _asked(
     planned = sum((cell.quota.problems or 0) * cell.quota.samples for cell in limited_cells)
 
     def second(outcomes: list[Outcome]) -> Model:
-        return Model(label, store, cells, outcomes, prices_of(cells))
+        return Model(label, store, cells, outcomes, _currencies(cells))
 
     def answered(outcomes: list[Outcome]) -> bool:
-        tasks = _by_task(_on_problems_of(first, outcomes), second(outcomes))
-        prices = (first.prices, prices_of(cells))
-        return gate.judged(tasks, prices, len(outcomes) / planned).decided
+        of_b = second(outcomes)
+        check_measures(gate.conditions, (first, of_b))
+        tasks = _by_task(_on_problems_of(first, outcomes), of_b)
+        return gate.judged(tasks, len(outcomes) / planned).decided
 
-    if any(condition.measure == "cost" for condition in gate.conditions):
+    if gate.about_costs:
         find_prices(cells)
     check_measures(gate.conditions, (first, second([])))
     interim = Interim(limited_cells, answered)
@@ -266,13 +276,11 @@ def stored_model(results: Results, label: str, run: str) -> Model:
     outcomes = [outcome for outcome in results.outcomes if outcome.cell in named]
     if not any(outcome.answered for outcome in outcomes):
         raise UserError(f"{results.store} has no answers of `{label}`", hint=f"run it first: {run}")
-    return Model(label, results.store, cells, outcomes, prices_of(cells))
+    return Model(label, results.store, cells, outcomes, _currencies(cells))
 
 
-def prices_of(cells: Sequence[StudyCell]) -> Prices | None:
-    if any(cell.asks() for cell in cells):
-        return None
-    return cells[0].model.prices
+def _currencies(cells: Sequence[StudyCell]) -> set[str]:
+    return set[str]().union(*(cell.currencies() for cell in cells))
 
 
 def _by_task(first: Model, second: Model) -> Tasks:

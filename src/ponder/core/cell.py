@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, get_args
 from ponder.core.capabilities import Prepared, training_seed
 from ponder.core.contracts import Method, Model, Plugin, Task
 from ponder.core.keys import digest, seed_from
-from ponder.core.nouns import Ended, Memory, Problem, TurnLimit
+from ponder.core.nouns import Bill, Ended, Memory, Problem, TurnLimit, cost_of
 
 ENDINGS: tuple[Ended, ...] = get_args(Ended)
 # The endings that estimates count.
@@ -187,9 +187,10 @@ class Cell:
     @cached_property
     def reply_limit(self) -> int | None:
         """An upper bound on a reply's tokens in later turns; None if there is no limit."""
-        if self.memory.remember != "all":
-            return self.model.max_tokens()
         turn = self.turn_limit(0, None)  # with all its thinking, also of a call before the last
+        asks_another = turn is not None and turn.other_completion_tokens > 0
+        if self.memory.remember != "all" and not asks_another:
+            return self.model.max_tokens()
         if turn is None:
             return None
         return turn.completion_tokens
@@ -197,6 +198,33 @@ class Cell:
     def asks(self) -> list[Model]:
         """Return the other models that the methods ask, such as a judge."""
         return [model for method in self.methods for model in method.asks()]
+
+    def cost(self, bill: Bill) -> float | None:
+        """Return what an attempt cost, with what its methods paid other models; None if unknown.
+
+        A reward that runs on this machine without prices costs nothing, as under a cap.
+        """
+        cost = cost_of(bill, self.model.prices)
+        reward_tokens = bill.reward_prompt_tokens + bill.reward_completion_tokens
+        if cost is None or not reward_tokens or bill.reward_cost:
+            return cost
+        # The run knew no price of the models that the methods ask, or the price was 0.
+        asked = self.asks()
+        if any(model.server() and model.prices is None for model in asked):
+            return None
+        if len(asked) == 1 and asked[0].prices is not None:
+            reward_bill = Bill(bill.reward_prompt_tokens, 0, bill.reward_completion_tokens)
+            cost += asked[0].prices.cost(reward_bill)
+        return cost
+
+    def currencies(self) -> set[str]:
+        """Return the currencies of what an attempt costs. Servers report costs in US dollars."""
+        prices = self.model.prices
+        names = {prices.currency if prices else "USD"}
+        for model in self.asks():
+            if model.prices:
+                names.add(model.prices.currency)
+        return names
 
     def prepared_by(self) -> list[Model]:
         """Return the models that preparations still have to ask, such as teachers."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -33,6 +33,8 @@ Remember: TypeAlias = Literal["answers", "visible", "all"]
 Part: TypeAlias = Literal["all", "thinking", "answer"]
 # Which tokens of a reply; output is thinking and answer together.
 TokenKind: TypeAlias = Literal["output", "thinking", "answer"]
+# What an attempt took, as figures measure it: tokens of a kind, money, or seconds.
+Resource: TypeAlias = Literal["output", "thinking", "answer", "cost", "seconds"]
 # The rows of a table, and the named tables that a figure is drawn from: plain JSON values.
 Records: TypeAlias = list[dict[str, Any]]
 Tables: TypeAlias = dict[str, Records]
@@ -44,6 +46,10 @@ TurnLimit: TypeAlias = "Callable[[int, int | None], Spend | None]"
 
 # The detail of an attempt that holds `Bill.cost`.
 BILLED_COST = "billed_cost"
+# The fields of a bill with a reward's part, and the details of an attempt that hold them.
+REWARD = ("reward_prompt_tokens", "reward_completion_tokens", "reward_cost")
+# The same of another model.
+OTHER_MODEL = ("other_prompt_tokens", "other_completion_tokens", "other_cost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +114,11 @@ class Spend(NamedTuple):
     # Of a reward, counted separately: it is another model, with its own prices.
     reward_tokens: int = 0
     reward_cost: float = 0.0
+    # Of the prompt and completion tokens, those of another model with its own prices, and their
+    # cost.
+    other_prompt_tokens: int = 0
+    other_completion_tokens: int = 0
+    other_cost: float = 0.0
 
     def plus(self, other: Spend) -> Spend:
         return Spend._make(a + b for a, b in zip(self, other, strict=True))
@@ -128,6 +139,15 @@ class Spend(NamedTuple):
         cost = prices.cost_at_most(self) if prices else 0.0
         return Spend(calls=self.calls, reward_tokens=self.tokens, reward_cost=cost)
 
+    def as_other(self, prices: Prices | None) -> Spend:
+        """Return the spend of another model, as part of that of the model that was asked first."""
+        cost = prices.cost_at_most(self) if prices else 0.0
+        return self._replace(
+            other_prompt_tokens=self.prompt_tokens,
+            other_completion_tokens=self.completion_tokens,
+            other_cost=cost,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Bill:
@@ -147,8 +167,12 @@ class Bill:
     # What to add for an upper bound where the server reports no usage; never stored.
     slack: Spend = field(default_factory=Spend)
     # What the server charged in US dollars, without the reward's part; None if it doesn't report it
-    # for every call.
+    # for every call. Without the part of another model, too.
     cost: float | None = None
+    # Of the tokens, those of another model that a method asked at its own prices, and their cost.
+    other_prompt_tokens: int = 0
+    other_completion_tokens: int = 0
+    other_cost: float = 0.0
 
     def __add__(self, other: Bill) -> Bill:
         # A sum is only as reliable as its least reliable part.
@@ -165,6 +189,9 @@ class Bill:
             self.reward_cost + other.reward_cost,
             self.slack.plus(other.slack),
             self._summed_cost(other),
+            self.other_prompt_tokens + other.other_prompt_tokens,
+            self.other_completion_tokens + other.other_completion_tokens,
+            self.other_cost + other.other_cost,
         )
 
     def _summed_cost(self, other: Bill) -> float | None:
@@ -195,6 +222,19 @@ class Bill:
             slack=self.slack.as_reward(prices),
         )
 
+    def as_other(self, prices: Prices | None) -> Bill:
+        """Return another model's bill as part of the bill of the model that was asked first."""
+        cost = cost_of(self, prices)
+        return replace(
+            self,
+            cached_tokens=0,  # their price is in the cost
+            slack=self.slack.as_other(prices),
+            cost=None if cost is None else 0.0,
+            other_prompt_tokens=self.prompt_tokens,
+            other_completion_tokens=self.thinking_tokens + self.answer_tokens,
+            other_cost=0.0 if cost is None else cost - self.reward_cost,
+        )
+
 
 @dataclass(frozen=True)
 class Prices:
@@ -217,27 +257,33 @@ class Prices:
     def cost(self, bill: Bill) -> float:
         """Return the cost of a completion: what the server charged, else its tokens' price."""
         if bill.cost is not None and self.currency == "USD":
-            return bill.cost
+            return bill.cost + bill.other_cost
+        prompt_tokens = bill.prompt_tokens - bill.other_prompt_tokens
         cached = 0
         cached_price = 0.0
         if self.cached_input is not None:
-            cached = min(bill.cached_tokens, bill.prompt_tokens)
+            cached = min(bill.cached_tokens, prompt_tokens)
             cached_price = self.cached_input
-        prompt = (bill.prompt_tokens - cached) * self.input + cached * cached_price
-        completion = bill.thinking_tokens + bill.answer_tokens
-        return (prompt + completion * self.output) * (1 - self.discount) / 1e6
+        prompt = (prompt_tokens - cached) * self.input + cached * cached_price
+        completion = bill.thinking_tokens + bill.answer_tokens - bill.other_completion_tokens
+        cost = (prompt + completion * self.output) * (1 - self.discount) / 1e6
+        return cost + bill.other_cost
 
     def cost_at_most(self, spend: Spend) -> float:
         """Return the cost of these tokens if none of them is cached."""
-        cost = spend.prompt_tokens * self.input + spend.completion_tokens * self.output
-        return cost * (1 - self.discount) / 1e6
+        prompt = spend.prompt_tokens - spend.other_prompt_tokens
+        completion = spend.completion_tokens - spend.other_completion_tokens
+        cost = prompt * self.input + completion * self.output
+        return cost * (1 - self.discount) / 1e6 + spend.other_cost
 
 
 def cost_of(bill: Bill, prices: Prices | None) -> float | None:
-    """Return what a model's calls cost, without the reward's part; None if unknown."""
-    if prices is None:
-        return bill.cost
-    return prices.cost(bill)
+    """Return what a model's calls cost, the reward's part included; None if unknown."""
+    if prices is not None:
+        return prices.cost(bill) + bill.reward_cost
+    if bill.cost is None and not bill.other_cost:
+        return None
+    return (bill.cost or 0.0) + bill.other_cost + bill.reward_cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,7 +477,8 @@ class Outcome(NamedTuple):
 
     @property
     def bill(self) -> Bill:
-        """The bill without the reward's part."""
+        """The summed bill of all turns, the reward's part included."""
+        details = self.details
         return Bill(
             self.prompt_tokens,
             self.thinking_tokens,
@@ -439,8 +486,14 @@ class Outcome(NamedTuple):
             self.seconds,
             self.counted_by,
             self.cached_tokens,
-            cost=self.details.get(BILLED_COST),
+            cost=details.get(BILLED_COST),
+            **{name: details[name] for name in (*REWARD, *OTHER_MODEL) if name in details},
         )
+
+    @property
+    def cost(self) -> float | None:
+        """What the attempt cost, with what its methods paid other models; None if unknown."""
+        return self.cell.cost(self.bill)
 
     def tokens(self, kind: TokenKind) -> int:
         if kind == "thinking":
@@ -448,6 +501,15 @@ class Outcome(NamedTuple):
         if kind == "answer":
             return self.answer_tokens
         return self.thinking_tokens + self.answer_tokens
+
+    def used(self, resource: Resource) -> float:
+        """Return how much of a resource the attempt took; nan for a cost that is unknown."""
+        if resource == "seconds":
+            return self.seconds
+        if resource == "cost":
+            cost = self.cost
+            return math.nan if cost is None else cost
+        return self.tokens(resource)
 
 
 @dataclass(frozen=True, slots=True)

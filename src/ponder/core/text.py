@@ -78,10 +78,14 @@ def count(number: int, noun: str) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number with three significant digits and no exponent: `41.3`, `1,190`."""
+    """Return a number with three significant digits and no exponent: `41.3`, `1,190`, `0.0000123`."""
     if abs(value) >= 999.5:
         return f"{value:,.0f}"
-    return f"{value:.3g}"
+    text = f"{value:.3g}"
+    if "e" in text:
+        decimals = 2 - math.floor(math.log10(abs(value)))
+        text = f"{value:.{decimals}f}".rstrip("0")
+    return text
 
 
 def interval(

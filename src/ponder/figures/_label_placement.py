@@ -87,14 +87,16 @@ def log_frame(rows: Records, x: str, *, size: tuple[int, int] = SIZE, air: float
     return Frame((first - margin, last + margin), y, *size, log=True)
 
 
-def log_axes(frame: Frame, x: str, title: str, ticks: Sequence[float]) -> tuple[alt.X, alt.Y]:
-    """Return the axes of a frame.
+def log_axes(
+    frame: Frame, x: str, title: str, ticks: Sequence[float], form: str = ".3~s"
+) -> tuple[alt.X, alt.Y]:
+    """Return the axes of a frame; `form` is the format of the ticks.
 
     Vega may not round their ends, or labels would no longer be where they were placed.
     """
     x_axis = alt.Axis(
         values=sorted(set(ticks)),
-        labelExpr="replace(format(datum.value, '.3~s'), 'G', 'B')",
+        labelExpr=f"replace(format(datum.value, '{form}'), 'G', 'B')",
         labelOverlap="greedy",
         labelSeparation=6,
     )

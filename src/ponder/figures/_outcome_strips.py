@@ -27,7 +27,7 @@ from ponder.figures import (
     span,
     values,
 )
-from ponder.figures._units import TITLES, with_unit
+from ponder.figures._units import Amounts, with_unit
 from ponder.stats.accuracy import median_tokens
 from ponder.stats.columns import Bools, Columns
 
@@ -80,7 +80,7 @@ def outcome_rows(series: str, data: Columns, unit: str, outcomes: Sequence[Outco
     return rows
 
 
-def outcome_clause(rows: Records, tokens: str) -> str:
+def outcome_clause(rows: Records, amounts: Amounts) -> str:
     """Write the medians of one series.
 
     `the median of solved attempts is 210 [180, 240] output tokens, of wrong ones …`
@@ -91,17 +91,19 @@ def outcome_clause(rows: Records, tokens: str) -> str:
     for row in rows:
         if row["outcome"] == "truncated":
             continue
-        median = span(row, "median")
+        median = span(row, amounts.column("median"))
         if clauses:
             clauses.append(f"of {row['outcome']} ones {median}")
         else:
-            clauses.append(f"the median of {row['outcome']} attempts{at_size} is {median} {tokens}")
+            clauses.append(
+                f"the median of {row['outcome']} attempts{at_size} is {median} {amounts.unit}"
+            )
     if not clauses:
         return f"every attempt{at_size} was truncated"
     return ", ".join(clauses)
 
 
-def outcome_marks(kinds: Sequence[str]) -> dict[str, Any]:
+def outcome_marks(kinds: Sequence[str], amount: str) -> dict[str, Any]:
     """Return the channels that show an attempt's outcome, with one legend."""
     legend = alt.Legend(
         title=None, orient="bottom", symbolOpacity=1, symbolStrokeWidth=1.2, clipHeight=18
@@ -118,7 +120,7 @@ def outcome_marks(kinds: Sequence[str]) -> dict[str, Any]:
         "stroke": alt.Stroke(
             "outcome:N", scale=alt.Scale(domain=domain, range=list(strokes)), legend=legend
         ),
-        "tooltip": ["size:Q", "tokens:Q", "outcome:N", "why:N", "problem:N", "sample:Q"],
+        "tooltip": ["size:Q", f"{amount}:Q", "outcome:N", "why:N", "problem:N", "sample:Q"],
     }
 
 
@@ -126,12 +128,14 @@ def strips(tables: Tables, kinds: Sequence[str], width: int) -> Any:
     """Draw a group of strips per series, a strip per outcome, on one axis of tokens."""
     present = {row["outcome"] for row in tables["outcomes"]}
     strip_of = {kind: n for n, kind in enumerate(kind for kind in kinds if kind in present)}
+    amounts = Amounts.of(tables["summary"][0])
+    median = amounts.column("median")
     medians: Records = []
     for row in tables["outcomes"]:
-        if row["median"] is not None:
+        if row[median] is not None:
             label = textwrap.fill(row["series"], LABEL)
             medians.append({**row, "label": label, "place": strip_of[row["outcome"]]})
-    with_interval = [row for row in medians if row["median_high"] is not None]
+    with_interval = [row for row in medians if row[f"{median}_high"] is not None]
     labels = [textwrap.fill(summary["series"], LABEL) for summary in tables["summary"]]
     axis = alt.Axis(
         labelExpr=r"split(datum.label, '\n')", labelLimit=0, title=None, ticks=False, labelPadding=8
@@ -141,25 +145,25 @@ def strips(tables: Tables, kinds: Sequence[str], width: int) -> Any:
         "place:Q", scale=alt.Scale(domain=[-0.6, len(strip_of) - 0.4], nice=False, zero=False)
     )
     x = alt.X(
-        "tokens:Q",
-        title=TITLES[tables["summary"][0]["token_kind"]],
+        f"{amounts.noun}:Q",
+        title=amounts.answer_title,
         scale=alt.Scale(domainMin=0),
         axis=alt.Axis(tickCount=8),
     )
     dots = alt.Chart(values(_spread(tables["attempts"], strip_of)))
     intervals = alt.Chart(values(with_interval))
     ticks = alt.Chart(values(medians))
-    tooltip = ["outcome:N", "median:Q", "median_low:Q", "median_high:Q", "attempts:Q"]
+    tooltip = ["outcome:N", f"{median}:Q", f"{median}_low:Q", f"{median}_high:Q", "attempts:Q"]
     layers = [
         dots.encode(y=y, yOffset=offset)
         .mark_point(size=26, opacity=0.45, strokeWidth=1.2)
-        .encode(x=x, **outcome_marks(kinds)),
+        .encode(x=x, **outcome_marks(kinds, amounts.noun)),
         intervals.encode(y=y, yOffset=offset)
         .mark_rule(color=BLACK, strokeWidth=2)
-        .encode(x=alt.X("median_low:Q"), x2="median_high:Q"),
+        .encode(x=alt.X(f"{median}_low:Q"), x2=f"{median}_high:Q"),
         ticks.encode(y=y, yOffset=offset)
         .mark_tick(color=BLACK, thickness=3, size=0.9 * STRIP)
-        .encode(x=alt.X("median:Q"), tooltip=tooltip),
+        .encode(x=alt.X(f"{median}:Q"), tooltip=tooltip),
     ]
     notes = []
     for summary in tables["summary"]:
@@ -173,7 +177,7 @@ def strips(tables: Tables, kinds: Sequence[str], width: int) -> Any:
         *layers,
         width=width,
         height=alt.Step(STRIP * len(strip_of) + 10),
-        title=heading("Tokens by outcome", notes, width),
+        title=heading(f"{amounts.noun.capitalize()} by outcome", notes, width),
     )
 
 

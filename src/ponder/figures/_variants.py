@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import altair as alt
 
-from ponder.core import Cell, Outcome, Records, TokenKind, UserError
+from ponder.core import Cell, Outcome, Records, Resource, UserError
 from ponder.figures import COLOURS, Row, counts, ends, wrapped
 from ponder.figures._units import estimated
 from ponder.stats.corrections import FALSE_RATE, benjamini_hochberg
@@ -143,7 +143,7 @@ def rests_on(outcomes: Sequence[Outcome], left_out: int) -> str:
 def panels(
     outcomes: Mapping[str, Sequence[Outcome]],
     by: Literal["task", "size"],
-    tokens: TokenKind = "output",
+    resource: Resource = "output",
     pool: bool = False,
 ) -> Iterator[Panel]:
     """Yield the panels that have answers, of variants by their names.
@@ -151,7 +151,7 @@ def panels(
     `pool` pools the training seeds of each recipe.
     """
     for title, by_name in by_panel(outcomes, by):
-        data = variants(by_name, tokens)
+        data = variants(by_name, resource)
         if pool:
             recipes = {name: _recipe(attempts[0].cell) for name, attempts in by_name.items()}
             data = pool_seeds(data, recipes)

@@ -1,5 +1,5 @@
-"""Draws two models on the same problems: difference in accuracy and ratio of tokens by size, with a
-verdict.
+"""Draws two models on the same problems: difference in accuracy and ratio of tokens, money or
+seconds by size, with a verdict.
 
 A is the reference; a difference is B − A, a ratio B / A. `ponder compare` prints the numbers.
 """
@@ -30,12 +30,13 @@ from ponder.figures import (
     values,
 )
 from ponder.figures._units import (
-    TITLES,
+    OUTPUT_TOKENS,
+    Amounts,
+    Measure,
     Tokens,
+    amount_columns,
     size_title,
-    token_columns,
     token_findings,
-    token_kind,
     unit_of,
 )
 from ponder.figures._variants import points
@@ -58,6 +59,8 @@ class Compare(Figure):
     a: ModelLabel = ""  # the reference; "": the study's first model
     b: ModelLabel = ""  # the model compared with it; "": the study's first other one
     margin: float = 0.03  # the loss of accuracy that is tolerable, as a fraction
+    # of an answer: its tokens, its cost in money, or its seconds
+    measure: Measure = "tokens"
     tokens: Tokens = "auto"  # which to count; auto: thinking if both models report it, else output
 
     compares_two: ClassVar[bool] = True
@@ -89,11 +92,13 @@ class Compare(Figure):
             of_a, of_b = tasks[task_of[outcome.cell.task_key]]
             side = of_b if outcome.cell.variant_key == b else of_a
             side.append(outcome)
-        results = compare_tasks(list(tasks.values()), self.margin, token_kind(both, self.tokens))
-        tables = compared_tables((names[a], names[b]), tasks, results)
+        measured = amount_columns(both, self.measure, self.tokens)
+        amounts = Amounts.of(measured)
+        results = compare_tasks(list(tasks.values()), self.margin, amounts.resource)
+        tables = compared_tables((names[a], names[b]), tasks, results, amounts)
         for panel in tables["panels"]:
             sides = tasks[panel["task"]]
-            panel.update(token_columns(both, self.tokens))
+            panel.update(measured)
             panel["pooled"] = pooled(side for side in sides if side)
         return tables
 
@@ -123,6 +128,7 @@ def compared_tables(
     names: tuple[str, str],
     tasks: Mapping[str, tuple[Sequence[Outcome], Sequence[Outcome]]],
     results: Sequence[PairComparison | None],
+    amounts: Amounts = OUTPUT_TOKENS,
 ) -> Tables:
     """Return one row per task, per quantity of a task, per size, and per quantity left out.
 
@@ -134,12 +140,12 @@ def compared_tables(
             continue
         attempts = [*of_a, *of_b]
         both = basis(attempts)
-        tables["comparisons"].append({**_comparison(names, task, result), "basis": both})
+        tables["comparisons"].append({**_comparison(names, task, result, amounts), "basis": both})
         tables["panels"].append({"task": task, "unit": unit_of(of_a, ""), "basis": both})
         for quantity in result.rows:
             row = flat(
                 task=task,
-                quantity=quantity.quantity,
+                quantity=amounts.worded(quantity.quantity),
                 is_ratio=quantity.ratio,
                 a=quantity.first,
                 b=quantity.second,
@@ -167,11 +173,12 @@ def compared_tables(
             )
             tables["sizes"].append(row)
         for omitted, why in result.omitted:
-            tables["omitted"].append({"task": task, "quantity": omitted, "why": why, "basis": both})
+            row = {"task": task, "quantity": amounts.worded(omitted), "why": amounts.worded(why)}
+            tables["omitted"].append({**row, "basis": both})
     return tables
 
 
-def _comparison(names: tuple[str, str], task: str, result: PairComparison) -> Row:
+def _comparison(names: tuple[str, str], task: str, result: PairComparison, amounts: Amounts) -> Row:
     row: Row = {"task": task, "a": names[0], "b": names[1], "problems": result.problems}
     for name in ("attempts", "seeds", "left_out", "failed"):
         of_a, of_b = getattr(result, name)
@@ -185,27 +192,27 @@ def _comparison(names: tuple[str, str], task: str, result: PairComparison) -> Ro
     components = result.components
     row["variance_between"] = components.between if components.separate else None
     row["variance"] = components.total
-    row["sentence"] = verdict_sentence(result)
+    row["sentence"] = verdict_sentence(result, amounts)
     return row
 
 
-def verdict_sentence(result: PairComparison) -> str:
+def verdict_sentence(result: PairComparison, amounts: Amounts = OUTPUT_TOKENS) -> str:
     """Say what the comparison shows of B against A."""
     accuracy = result.rows[0]
     tokens = result.row("tokens")
     difference = points(flat(effect=accuracy.effect), "effect")
     margin = f"{100 * result.margin:g} points"
-    end = f"; {_tokens_clause(tokens)}" if tokens else ""
+    end = f"; {_ratio_clause(tokens, amounts)}" if tokens else ""
     if result.problems < FEWEST_PAIRS:
         problems = count(result.problems, "problem")
         return f"Can't tell: {problems} in common, and an interval needs {FEWEST_PAIRS}"
     if result.verdict == "above":
         return f"B is better than A: {difference}{end}"
     if result.verdict == "not below":
-        cost = _at_tokens(tokens)
+        cost = _at_ratio(tokens, amounts)
         return f"B is not worse than A by more than {margin}{cost}: {difference}{end}"
     if result.verdict == "slightly below":
-        cost = _at_tokens(tokens)
+        cost = _at_ratio(tokens, amounts)
         return f"B is worse than A, but by less than {margin}{cost}: {difference}{end}"
     if result.verdict == "below":
         return f"B is worse than A: {difference}{end}"
@@ -220,22 +227,25 @@ def verdict_sentence(result: PairComparison) -> str:
     )
 
 
-def _at_tokens(tokens: Quantity | None) -> str:
-    """Return ` at 44% fewer tokens`, if that is beyond chance."""
+def _at_ratio(tokens: Quantity | None, amounts: Amounts) -> str:
+    """Return ` at 44% fewer tokens` or ` at 44% lower cost`, if that is beyond chance."""
     if tokens is None or not tokens.differs:
         return ""
     ratio = tokens.effect.value
+    fewer, more = ("lower", "higher") if amounts.resource == "cost" else ("fewer", "more")
     if ratio < 1:
-        return f" at {1 - ratio:.0%} fewer tokens"
+        return f" at {1 - ratio:.0%} {fewer} {amounts.noun}"
     if ratio < 3:
-        return f" at {ratio - 1:.0%} more tokens"
-    return f" at {ratio:.1f} times the tokens"
+        return f" at {ratio - 1:.0%} {more} {amounts.noun}"
+    return f" at {ratio:.1f} times the {amounts.noun}"
 
 
-def _tokens_clause(tokens: Quantity) -> str:
+def _ratio_clause(tokens: Quantity, amounts: Amounts) -> str:
     effect = tokens.effect
     interval = f"{effect.value:.2f} [{effect.low:.2f}, {effect.high:.2f}]"
-    clause = f"its tokens are {interval} times those of A"
+    clause = f"its {amounts.noun} are {interval} times those of A"
+    if amounts.resource == "cost":
+        clause = f"its cost is {interval} times that of A"
     if not tokens.differs:
         clause += ", which chance explains"
     return clause
@@ -317,6 +327,7 @@ def compared_chart(tables: Tables) -> alt.TopLevelMixin:
     """Draw tables that may have been made from two stores."""
     charts = []
     for comparison, panel in zip(tables["comparisons"], tables["panels"], strict=True):
+        amounts = Amounts.of(panel)
         sizes = rows_of(tables["sizes"], comparison)
         quantities = {row["quantity"]: row for row in rows_of(tables["rows"], comparison)}
         with_interval = [row for row in sizes if row["problems"] >= FEWEST_PAIRS]
@@ -325,7 +336,7 @@ def compared_chart(tables: Tables) -> alt.TopLevelMixin:
         )
         with_ratio = [row for row in sizes if row["ratio"] is not None]
         if with_ratio:
-            charts.append(_tokens_panel(panel, with_ratio, quantities.get("tokens")))
+            charts.append(_tokens_panel(panel, with_ratio, quantities.get(amounts.noun)))
     if not charts:
         nothing = alt.Chart(values([{"text": "no two models answered the same problems"}]))
         return themed(
@@ -407,6 +418,7 @@ def _accuracy_panel(comparison: Row, panel: Row, sizes: Records, overall: Row) -
 
 def _tokens_panel(panel: Row, sizes: Records, overall: Row | None) -> Any:
     """Draw the ratio of tokens at each size."""
+    amounts = Amounts.of(panel)
     bounds = []
     for row in sizes:
         bounds += [row[name] for name in ("ratio_low", "ratio_high") if row[name]]
@@ -415,7 +427,7 @@ def _tokens_panel(panel: Row, sizes: Records, overall: Row | None) -> Any:
     x = _size_axis(panel, sizes)
     y = alt.Y(
         "ratio:Q",
-        title=f"{TITLES[panel['token_kind']]}, B / A (log scale)",
+        title=f"{amounts.answer_title}, B / A (log scale)",
         scale=scale,
         axis=alt.Axis(format="~g", labelOverlap="greedy", values=list(RATIO_TICKS)),
     )
@@ -449,4 +461,6 @@ def _tokens_panel(panel: Row, sizes: Records, overall: Row | None) -> Any:
             "White: more than 20 % of the attempts of one model were truncated, so the ratio is "
             "extrapolated."
         )
-    return alt.layer(*layers, width=WIDTH, height=HEIGHT, title=heading("Tokens", notes, WIDTH))
+    return alt.layer(
+        *layers, width=WIDTH, height=HEIGHT, title=heading(amounts.noun.capitalize(), notes, WIDTH)
+    )

@@ -1,5 +1,5 @@
-"""Plots tokens against problem size, with a fitted power law and the size at which accuracy falls
-below 50 %.
+"""Plots tokens, money or seconds against problem size, with a fitted power law and the size at which
+accuracy falls below 50 %.
 
 The tokens are thinking tokens, or output tokens (thinking + answer) if a model reasons in its reply
 and so reports no thinking. A task of one size, such as a benchmark, has no trend: its tokens are
@@ -24,7 +24,7 @@ from typing import Any, Literal
 import altair as alt
 import numpy as np
 
-from ponder.core import Basis, Estimate, Figure, Outcome, Records, Tables, TokenKind
+from ponder.core import Basis, Estimate, Figure, Outcome, Records, Resource, Tables
 from ponder.core.text import number
 from ponder.figures import (
     INK,
@@ -55,15 +55,16 @@ from ponder.figures._outcome_strips import (
 )
 from ponder.figures._published import by_model, published
 from ponder.figures._units import (
-    TITLES,
+    Amounts,
+    Measure,
     Tokens,
+    amount_columns,
     estimated,
+    no_overlay,
     overlay_notes,
     singular,
     size_title,
-    token_columns,
     token_findings,
-    token_kind,
     unit_of,
     with_unit,
 )
@@ -96,19 +97,25 @@ LINES = {
 class Effort(Figure):
     overlay: Literal["", "tents_effort"] = ""  # published lines to draw as well
     unit: str = ""  # what size counts, such as "cells"; default: the task's own unit
+    # of an answer, on the axis: its tokens, its cost in money, or its seconds
+    measure: Measure = "tokens"
     # which to count; auto: thinking if every model reports it, else output (thinking + answer)
     tokens: Tokens = "auto"
     # intervals that stay valid if earlier results chose the sizes; set if `stop` finds critical sizes
     adaptive: bool = False
 
+    def __post_init__(self) -> None:
+        no_overlay(self.overlay, self.measure)
+
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         names = ("summary", "fits", "sizes", "by_budget", "curves", "outcomes", "attempts")
         tables: Tables = {name: [] for name in names}
-        kind = token_kind(outcomes, self.tokens)
+        measured = amount_columns(outcomes, self.measure, self.tokens)
+        amounts = Amounts.of(measured)
         stride = math.ceil(len(outcomes) / MAX_LISTED)
         level = LEVEL if self.adaptive else 0.95
         for series, attempts in by_series(outcomes):
-            data = columns(attempts, kind)
+            data = columns(attempts, amounts.resource)
             unit = unit_of(attempts, self.unit)
             fits = effort(data)
             critical = critical_size(data, level)
@@ -121,11 +128,11 @@ class Effort(Figure):
                 lapse=critical.lapse,
                 effort=_trend(fits),
                 compared_at=quoted_size,
-                no_fit=_why_no_fit(data, fits.on_all, quoted_size),
+                no_fit=_why_no_fit(data, fits.on_all, quoted_size, amounts),
                 no_fit_to_solved=_why_no_fit_to_solved(fits.on_solved, quoted_size),
                 rests_on="; ".join(note for note in notes if note),
                 unit=unit,
-                **token_columns(outcomes, self.tokens),
+                **measured,
                 basis=basis(attempts),
             )
             tables["summary"].append(summary)
@@ -133,7 +140,7 @@ class Effort(Figure):
                 tables["outcomes"] += outcome_rows(series, data, unit, attempts)
             else:
                 _add_fits(tables, series, fits, attempts)
-                for budget, critical_at in by_budget(data, size, level):
+                for budget, critical_at in by_budget(data, size, level, whole=amounts.are_tokens):
                     row = flat(
                         series=series,
                         budget=budget,
@@ -141,9 +148,9 @@ class Effort(Figure):
                         basis=summary["basis"],
                     )
                     tables["by_budget"].append(row)
-            for outcome in _listed(attempts, kind, stride):
-                tables["attempts"].append(_attempt_row(series, outcome, kind))
-        return tables
+            for outcome in _listed(attempts, amounts.resource, stride):
+                tables["attempts"].append(_attempt_row(series, outcome, amounts.resource))
+        return amounts.named(tables)
 
     def findings(self, tables: Tables) -> list[str]:
         sentences = token_findings(tables["summary"])
@@ -153,7 +160,7 @@ class Effort(Figure):
         for summary in tables["summary"]:
             medians = rows_of(tables["outcomes"], summary)
             if medians:
-                clauses = [outcome_clause(medians, f"{summary['token_kind']} tokens")]
+                clauses = [outcome_clause(medians, Amounts.of(summary))]
             else:
                 clauses = [*_headlines(tables, summary), *_details(tables, summary)]
             sentences.append(f"{summary['series']}: {'; '.join(clauses)}.")
@@ -187,17 +194,22 @@ class Effort(Figure):
         for summary in tables["summary"]:
             of_unit = sizes.setdefault(summary["unit"], [row["size"] for row in overlay])
             of_unit += [attempt["size"] for attempt in _attempts(tables, summary)]
-        tokens = [row["tokens"] for row in [*tables["attempts"], *overlay]]
+        amounts = Amounts.of(tables["summary"][0])
+        field = amounts.noun
+        most = max((row[field] for row in [*tables["attempts"], *overlay]), default=0)
+        if amounts.are_tokens:
+            most = max(1, most)
         width, height = ONE_PANEL if len(tables["summary"]) == 1 else SEVERAL_PANELS
         panels = []
         for summary in tables["summary"]:
             axes = _Axes(
                 max_size=1.04 * max([1, *sizes[summary["unit"]]]),
-                max_tokens=1.1 * max([1, *tokens]),
+                max_amount=1.1 * most or 1.0,
                 width=width,
                 height=height,
                 unit=summary["unit"],
-                tokens=TITLES[summary["token_kind"]],
+                field=field,
+                title=amounts.answer_title,
             )
             panels.append(_panel(tables, summary, axes, endings, overlay))
         if len(panels) == 1:
@@ -226,7 +238,7 @@ def _quoted_size(fits: Fits, critical: Estimate) -> float:
     return min(sizes, key=lambda size: abs(math.log(size / critical.value)))
 
 
-def _why_no_fit(data: Columns, law: PowerLaw | None, quoted_size: float) -> str:
+def _why_no_fit(data: Columns, law: PowerLaw | None, quoted_size: float, amounts: Amounts) -> str:
     """Say why the fit to all attempts is neither quoted nor drawn; "" if it is."""
     truncated_at = data.tokens[data.truncated]
     wide = law is not None and not _is_quotable(law, quoted_size)
@@ -237,7 +249,7 @@ def _why_no_fit(data: Columns, law: PowerLaw | None, quoted_size: float) -> str:
         )
         too_many = len(truncated_at) > EXTRAPOLATED * len(data)
         if extrapolated or (wide and too_many):
-            cap = f"{truncated_at.max():,.0f} tokens"
+            cap = f"{amounts.text(float(truncated_at.max()))} {amounts.short_unit}"
             if truncated_at.min() != truncated_at.max():
                 cap = f"up to {cap}"
             verb = "was" if len(truncated_at) == 1 else "were"
@@ -363,21 +375,21 @@ def _trend(fits: Fits) -> str:
     return f"rises, {pace} than a power law ({_p(law.bend_p)})"
 
 
-def _listed(outcomes: Sequence[Outcome], kind: TokenKind, stride: int) -> list[Outcome]:
+def _listed(outcomes: Sequence[Outcome], resource: Resource, stride: int) -> list[Outcome]:
     """Return one of every `stride` attempts for the table, and the last and the longest one."""
     answered = in_problem_order(outcomes)
     if stride <= 1 or not answered:
         return answered
-    tokens = [outcome.tokens(kind) for outcome in answered]
-    listed = {*range(0, len(answered), stride), len(answered) - 1, tokens.index(max(tokens))}
+    used = [outcome.used(resource) for outcome in answered]
+    listed = {*range(0, len(answered), stride), len(answered) - 1, used.index(max(used))}
     return [answered[i] for i in sorted(listed)]
 
 
-def _attempt_row(series: str, outcome: Outcome, kind: TokenKind) -> Row:
+def _attempt_row(series: str, outcome: Outcome, resource: Resource) -> Row:
     return {
         "series": series,
         "size": outcome.size,
-        "tokens": outcome.tokens(kind),
+        "tokens": outcome.used(resource),
         "outcome": "solved" if outcome.correct else outcome.ended,
         "why": outcome.why or "right",
         "problem": outcome.problem[:60],
@@ -424,26 +436,30 @@ def _by_fit(rows: Records, summary: Row) -> dict[str, Records]:
 
 def _tokens_clause(row: Row, summary: Row) -> str:
     """Write the tokens at a size: the geometric mean, and for all attempts the 90 % quantile."""
+    amounts = Amounts.of(summary)
     size = with_unit(format(row["size"], "g"), summary["unit"])
     note = "geometric mean"
     if row["extrapolated"]:
         note += ", extrapolated"
-    clause = f"{span(row, 'geometric_mean')} {summary['token_kind']} tokens at {size} ({note})"
-    if row["fitted_to"] == "all" and _is_narrow(row["quantile_90_low"], row["quantile_90_high"]):
-        clause += f", 90 % within {span(row, 'quantile_90')}"
+    mean = span(row, amounts.column("geometric_mean"))
+    clause = f"{mean} {amounts.unit} at {size} ({note})"
+    quantile = amounts.column("quantile_90")
+    if row["fitted_to"] == "all" and _is_narrow(row[f"{quantile}_low"], row[f"{quantile}_high"]):
+        clause += f", 90 % within {span(row, quantile)}"
     return clause
 
 
 def _details(tables: Tables, summary: Row) -> list[str]:
     """Write the clauses that only the findings have: straight line, lack of fit, and budgets."""
     unit = summary["unit"]
-    tokens = f"{summary['token_kind']} tokens"
+    amounts = Amounts.of(summary)
     clauses = []
     for fit in rows_of(tables["fits"], summary):
         if fit["fitted_to"] == "solved, as published" and not summary["no_fit_to_solved"]:
             clauses.append(
                 "a straight line through solved attempts, as published: "
-                f"{span(fit, 'tokens_per_size')} {tokens} per {singular(unit)}"
+                f"{span(fit, amounts.column('tokens_per_size'))} {amounts.unit} "
+                f"per {singular(unit)}"
             )
         if fit["fitted_to"] == "all":
             p_value = fit["lack_of_fit_p"]
@@ -451,22 +467,25 @@ def _details(tables: Tables, summary: Row) -> list[str]:
                 clauses.append(
                     f"the curve misses the means of some sizes (lack of fit, {_p(p_value)})"
                 )
-            if fit["without_tokens"]:
-                clauses.append(f"left out of the fit: {fit['without_tokens']:,} without {tokens}")
+            without = fit[amounts.column("without_tokens")]
+            if without:
+                lacking = amounts.unit if amounts.are_tokens else amounts.noun
+                clauses.append(f"left out of the fit: {without:,} without {lacking}")
     # The smallest budget is an eighth of the largest, which may round down to 0.
-    budgets = [row for row in rows_of(tables["by_budget"], summary) if row["budget"]]
-    largest = max((row["budget"] for row in budgets), default=0.0)
+    budget = amounts.column("budget")
+    budgets = [row for row in rows_of(tables["by_budget"], summary) if row[budget]]
+    largest = max((row[budget] for row in budgets), default=0.0)
     sizes = []
     for row in budgets:
         # Quote 1/2, 1/4 and 1/8 of the largest budget; the table has others too.
-        is_halving = math.log2(largest / row["budget"]) % 1 < 0.01
+        is_halving = math.log2(largest / row[budget]) % 1 < 0.01
         if not is_halving or row["critical_size"] is None:
             continue
         if not _covers_every_size(tables, row, summary):
             size = with_unit(span(row, "critical_size"), unit)
-            sizes.append(f"{size} within {row['budget']:,.0f}")
+            sizes.append(f"{size} within {amounts.text(row[budget])}")
     if len(sizes) > 1:
-        clauses.append(f"critical size by budget: {', '.join(sizes)} {tokens}")
+        clauses.append(f"critical size by budget: {', '.join(sizes)} {amounts.unit}")
     return clauses
 
 
@@ -518,11 +537,12 @@ class _Axes:
     """Axes that show every attempt of the panels with one unit, and the overlay."""
 
     max_size: float
-    max_tokens: float
+    max_amount: float
     width: int  # pixels
     height: int
     unit: str  # of sizes
-    tokens: str  # title of the y axis
+    field: str  # of the y axis: `tokens`, `cost` or `seconds`
+    title: str  # of the y axis
 
     def x(self, field: str = "size") -> alt.X:
         scale = alt.Scale(domain=[0, self.max_size], nice=False)
@@ -531,9 +551,10 @@ class _Axes:
             f"{field}:Q", title=size_title(self.unit), scale=scale, axis=alt.Axis(tickCount=ticks)
         )
 
-    def y(self, field: str = "tokens") -> alt.Y:
-        scale = alt.Scale(domain=[0, self.max_tokens], nice=False)
-        return alt.Y(f"{field}:Q", title=self.tokens, scale=scale, axis=alt.Axis(tickCount=8))
+    def y(self, field: str = "") -> alt.Y:
+        scale = alt.Scale(domain=[0, self.max_amount], nice=False)
+        axis = alt.Axis(tickCount=8)
+        return alt.Y(f"{field or self.field}:Q", title=self.title, scale=scale, axis=axis)
 
 
 def _panel(
@@ -610,11 +631,11 @@ def _points(points: Records, endings: Sequence[str], axes: _Axes) -> Any:
     """Draw one mark per attempt, the rarer outcomes on top."""
     marks = alt.Chart(values(sorted(points, key=lambda point: endings.index(point["outcome"]))))
     return marks.mark_point(size=26, opacity=0.55, strokeWidth=1.2).encode(
-        x=axes.x(), y=axes.y(), **outcome_marks(endings)
+        x=axes.x(), y=axes.y(), **outcome_marks(endings, axes.field)
     )
 
 
-def _lines(rows: Records, fits: Sequence[str], axes: _Axes, y: str = "tokens") -> Any:
+def _lines(rows: Records, fits: Sequence[str], axes: _Axes, y: str = "") -> Any:
     """Draw lines that the legend names by their column `fit`, pale where extrapolated."""
     legend = alt.Legend(
         title=None, orient="bottom", symbolType="stroke", symbolSize=300, clipHeight=18, columns=2
@@ -661,7 +682,7 @@ def _curves(curves: Records, fits: Sequence[str], axes: _Axes) -> list[Any]:
 
 def _overlay(records: Records, points: Records, fits: Sequence[str], axes: _Axes) -> Any:
     """Draw published lines, on the same axes, each with its model's name."""
-    frame = Frame((0, axes.max_size), (0, axes.max_tokens), axes.width, axes.height)
+    frame = Frame((0, axes.max_size), (0, axes.max_amount), axes.width, axes.height)
     avoid = []  # each point, as a line without length
     for point in points:
         position = (point["size"], point["tokens"])

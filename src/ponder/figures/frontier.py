@@ -1,5 +1,5 @@
-"""Draws accuracy against tokens, one labelled dot per variant, with the frontier of the best
-accuracy for the tokens.
+"""Draws accuracy against tokens, money or seconds, one labelled dot per variant, with the frontier of
+the best accuracy for the tokens.
 
 After Kimi k1.5 (2025), whose figure has a bare dot per model. Here both axes have 95 % intervals
 over problems and training seeds, a dot is filled in proportion to its probability of being on the
@@ -38,7 +38,13 @@ from ponder.figures._published import (
     split_by_chance,
     with_interval,
 )
-from ponder.figures._units import TITLES, Tokens, token_columns, token_findings, token_kind
+from ponder.figures._units import (
+    Amounts,
+    Measure,
+    Tokens,
+    amount_columns,
+    token_findings,
+)
 from ponder.figures._variants import (
     by_variant,
     colours,
@@ -97,6 +103,8 @@ class Frontier(Figure):
     gain: float = 3.0  # AES: weight of a relative gain in accuracy
     loss: float = 5.0  # AES: weight of a relative loss in accuracy
     overlay: Literal["", "long2short"] = ""  # published points to draw below
+    # of an answer, on the axis: its tokens, its cost in money, or its seconds
+    measure: Measure = "tokens"
     # which to count; auto: thinking if every model reports it, else output
     tokens: Tokens = "output"
     # take accuracy to vary equally between the seeds of 4 or more variants of one recipe
@@ -114,8 +122,9 @@ class Frontier(Figure):
         reference = variant_labels(outcomes)[reference_key]
         short = short_names(outcomes, reference_key)
         colour_of = colours(short)
-        kind = token_kind(outcomes, self.tokens)
-        for panel in panels(by_variant(outcomes), self.by, kind, self.pool_seeds):
+        measured = amount_columns(outcomes, self.measure, self.tokens)
+        amounts = Amounts.of(measured)
+        for panel in panels(by_variant(outcomes), self.by, amounts.resource, self.pool_seeds):
             data = panel.data
             panel_row = {
                 "panel": panel.title,
@@ -124,7 +133,7 @@ class Frontier(Figure):
                 "rests_on": panel.rests_on,
                 "cut_short": cut_short(data, short),
                 "pooled": panel.pooled,
-                **token_columns(outcomes, self.tokens),
+                **measured,
                 "estimated": panel.estimated,
                 "seeds_pooled": seeds_pooled(data) if self.pool_seeds else "",
                 "reference_label": short[reference],
@@ -145,7 +154,7 @@ class Frontier(Figure):
             row["verdict"] = self._verdict(row)
         if self.overlay:
             tables["published"] = self._published_rows()
-        return tables
+        return amounts.named(tables)
 
     def _verdict(self, row: Row) -> str | None:
         if row["p_value"] is None:
@@ -198,6 +207,8 @@ class Frontier(Figure):
             if panel["seeds_pooled"]:
                 sentences.append(f"{panel['panel']}: {panel['seeds_pooled']}.")
         for panel in with_answers(tables["panels"]):
+            for headline in self.headlines(tables, panel):
+                sentences.append(f"{panel['panel']}: {headline}.")
             variants = rows_of(tables["variants"], panel)
             if len(variants) == 1:
                 clause = _alone(variants[0], panel)
@@ -206,14 +217,20 @@ class Frontier(Figure):
             sentences.append(f"{panel['panel']}: {clause}.")
             for row in variants:
                 if row["verdict"]:
-                    clause = self._against(row, panel["reference_label"])
+                    clause = self._against(row, panel)
                     sentences.append(f"{panel['panel']}: {clause}.")
         for benchmark, rows in by_benchmark(tables["published"]).items():
             sentences.append(_published_differences(benchmark, rows))
         return sentences
 
-    def _against(self, row: Row, reference: str) -> str:
+    def headlines(self, tables: Tables, panel: Row) -> list[str]:  # noqa: ARG002 for subclasses
+        """Return further sentences on a panel, without its name and the full stop."""
+        return []
+
+    def _against(self, row: Row, panel: Row) -> str:
         """Compare a variant with the reference: tokens, accuracy, and what it cost to make."""
+        reference = panel["reference_label"]
+        amounts = Amounts.of(panel)
         margin = f"{100 * self.margin:g} points"
         worst = f"{-100 * row['difference_low']:.1f} points"
         verdict = {
@@ -224,11 +241,15 @@ class Frontier(Figure):
             "open": f"not distinguishable from {reference}, but it may be {worst} below",
         }[row["verdict"]]
         clause = (
-            f"{row['label']} {_token_change(row)} and is {verdict}: "
+            f"{row['label']} {_change(row, amounts.noun)} and is {verdict}: "
             f"{points(row, 'difference')}, {tested(row)}"
         )
-        if row["made_tokens"]:
+        if row["made_tokens"] and amounts.resource == "cost":
+            clause += f"; it took {row['made_tokens']:,.0f} tokens to make, which have no price"
+        elif row["made_tokens"]:
             cost = f"the {row['made_tokens']:,.0f} tokens it cost to make"
+            if amounts.resource == "seconds":
+                cost = f"the {row['made_seconds']:,.0f} seconds it took to make"
             if row["break_even"] is None:
                 clause += f"; it never repays {cost}"
             else:
@@ -257,9 +278,16 @@ class Frontier(Figure):
             "The fuller a dot, the more likely its variant is on the frontier.",
         ]
         title = alt.TitleParams(
-            "Accuracy by tokens per answer: up and to the left is better", subtitle=note
+            f"Accuracy by {_noun(tables)} per answer: up and to the left is better", subtitle=note
         )
         return themed(alt.vconcat(*grids, spacing=34).properties(title=title))
+
+
+def _noun(tables: Tables) -> str:
+    """Return what a figure measures: `tokens`, `cost` or `seconds`."""
+    for panel in tables["panels"]:
+        return Amounts.of(panel).noun
+    return "tokens"
 
 
 def _variant_row(panel: str, variant: Variant, summary: VariantSummary) -> Row:
@@ -303,11 +331,11 @@ def _seed_rows(panel: str, variant: Variant, attempts: Sequence[Outcome]) -> Rec
 
 def _alone(row: Row, panel: Row) -> str:
     """Describe a variant that is compared with no other."""
-    kind = TITLES[panel["token_kind"]].partition(" (")[0]
+    amounts = Amounts.of(panel)
     return (
         f"{row['label']}: accuracy {span(row, 'accuracy', '.1%')}, "
-        f"{span(row, 'tokens', ',.0f')} {kind} per answer, "
-        f"{span(row, 'tokens_per_right', ',.0f')} per right answer"
+        f"{span(row, amounts.noun, amounts.form)} {amounts.unit} per answer, "
+        f"{span(row, amounts.column('tokens_per_right'), amounts.form)} per right answer"
     )
 
 
@@ -329,10 +357,13 @@ def _on_frontier(rows: Records) -> str:
     return f"on the frontier: {'; '.join(clauses)}"
 
 
-def _token_change(row: Row) -> str:
+def _change(row: Row, noun: str) -> str:
+    """Say by how much a variant cuts or raises the tokens, the cost or the seconds."""
     ratio, low, high = ends(row, "ratio")
+    if ratio is None:
+        return f"can't be compared by {noun}"
     if low is None or high is None:
-        return f"takes {ratio:.2f} times the tokens"
+        return f"takes {ratio:.2f} times the {noun}"
     if ratio <= 1:
         verb = "cuts"
         changes = [round(100 * (1 - end)) for end in (ratio, low, high)]
@@ -340,7 +371,7 @@ def _token_change(row: Row) -> str:
         verb = "raises"
         changes = [round(100 * (end - 1)) for end in (ratio, low, high)]
     smallest, largest = sorted(changes[1:])
-    return f"{verb} tokens by {changes[0]} % [{smallest}, {largest}]".replace("-", "−")
+    return f"{verb} {noun} by {changes[0]} % [{smallest}, {largest}]".replace("-", "−")
 
 
 def _published_differences(benchmark: str, rows: Records) -> str:
@@ -359,33 +390,37 @@ def _published_differences(benchmark: str, rows: Records) -> str:
 def _panel(tables: Tables, panel: Row, scale: alt.Scale) -> Any:
     variants = rows_of(tables["variants"], panel)
     seeds = rows_of(tables["seeds"], panel)
-    frame = _frame(variants)
-    steps = _steps(variants, frame)
-    x, y = _axes(frame, TITLES[panel["token_kind"]])
+    amounts = Amounts.of(panel)
+    field = amounts.noun
+    frame = _frame(variants, field)
+    steps = _steps(variants, frame, field)
+    x, y = _axes(frame, amounts.title, field)
     colour = alt.Color("variant:N", scale=scale, legend=None)
     fill = alt.Fill("variant:N", scale=scale, legend=None)
     fill_opacity = alt.FillOpacity(
         "frontier_chance:Q", scale=alt.Scale(domain=[0, 1], range=[0, 1]), legend=None
     )
-    tooltip = ["variant:N", *(alt.Tooltip(f"{name}:Q", format=",.3~r") for name in TOOLTIP)]
+    tooltip: list[Any] = ["variant:N"]
+    for name in TOOLTIP:
+        tooltip.append(alt.Tooltip(f"{amounts.column(name)}:Q", format=",.3~r"))
     # the data are given once, to the layers together: Altair copies them with every chart
     chart = alt.Chart()
     bars = chart.mark_rule(opacity=0.45, clip=True)
     small_dots = alt.Chart(values(seeds)).mark_point(filled=True, size=16, opacity=0.45, clip=True)
     layers = [
-        _frontier_line(steps, x, y),
+        _frontier_line(steps, x, y, field),
         bars.encode(x=x, y=alt.Y("accuracy_low:Q"), y2="accuracy_high:Q", color=colour),
-        bars.encode(x=alt.X("tokens_low:Q"), x2="tokens_high:Q", y=y, color=colour),
+        bars.encode(x=alt.X(f"{field}_low:Q"), x2=f"{field}_high:Q", y=y, color=colour),
         small_dots.encode(x=x, y=y, color=colour),
         chart.mark_point(filled=True, size=80, opacity=1, color="white").encode(x=x, y=y),
         chart.mark_point(size=80, opacity=1, strokeWidth=1.8).encode(
             x=x, y=y, color=colour, fill=fill, fillOpacity=fill_opacity, tooltip=tooltip
         ),
-        *lettering("tokens", colour),
+        *lettering(field, colour),
     ]
     return alt.layer(
         *layers,
-        data=values(place_labels(variants, frame, steps, seeds)),
+        data=values(place_labels(variants, frame, steps, seeds, x=field)),
         width=SIZE[0],
         height=SIZE[1],
         title=panel_title(panel, SIZE[0]),
@@ -421,25 +456,28 @@ def _published_panel(benchmark: str, rows: Records) -> Any:
     )
 
 
-def _frame(rows: Records) -> Frame:
+def _frame(rows: Records, x: str = "tokens") -> Frame:
     """Return a frame with tokens from 0, and accuracy as far as the intervals go."""
-    most_tokens = max(row["tokens"] for row in rows)
-    furthest = max(row.get("tokens_high") or most_tokens for row in rows)
-    right = max(1.12 * most_tokens, min(1.03 * furthest, 1.5 * most_tokens), 1.0)
+    most = max(row[x] for row in rows)
+    furthest = max(row.get(f"{x}_high") or most for row in rows)
+    right = max(1.12 * most, min(1.03 * furthest, 1.5 * most)) or 1.0
     low = min(row["accuracy_low"] for row in rows)
     high = max(row["accuracy_high"] for row in rows)
     margin = 0.04 * (high - low)
     return Frame((0.0, right), (max(0.0, low - margin), high + margin), *SIZE)
 
 
-def _axes(frame: Frame, tokens: str = "tokens") -> tuple[alt.X, alt.Y]:
+def _axes(frame: Frame, unit: str = "tokens", field: str = "tokens") -> tuple[alt.X, alt.Y]:
     # Vega would round the ends of the axes, and the labels would no longer stand where they were
-    # placed. No format of the ticks: whole numbers would label 0.5 and 1 alike.
+    # placed. No format of the ticks of tokens: whole numbers would label 0.5 and 1 alike.
+    axis = alt.Axis(tickCount=6, labelOverlap="greedy", labelSeparation=4)
+    if field != "tokens":
+        axis.format = ",~r"
     x = alt.X(
-        "tokens:Q",
-        title=f"mean {tokens} per answer",
+        f"{field}:Q",
+        title=f"mean {unit} per answer",
         scale=alt.Scale(domain=list(frame.x), nice=False, zero=False),
-        axis=alt.Axis(tickCount=6),
+        axis=axis,
     )
     y = alt.Y(
         "accuracy:Q",
@@ -450,17 +488,17 @@ def _axes(frame: Frame, tokens: str = "tokens") -> tuple[alt.X, alt.Y]:
     return x, y
 
 
-def _steps(rows: Records, frame: Frame) -> Records:
+def _steps(rows: Records, frame: Frame, x: str = "tokens") -> Records:
     """Return the corners of the frontier as measured: the best accuracy for so many tokens."""
-    best = sorted((row["tokens"], row["accuracy"]) for row in rows if row["on_frontier"])
-    first_tokens, _ = best[0]
+    best = sorted((row[x], row["accuracy"]) for row in rows if row["on_frontier"])
+    least, _ = best[0]
     _, last_accuracy = best[-1]
-    corners = [(first_tokens, frame.y[0]), *best, (frame.x[1], last_accuracy)]
-    return [{"tokens": tokens, "accuracy": accuracy} for tokens, accuracy in corners]
+    corners = [(least, frame.y[0]), *best, (frame.x[1], last_accuracy)]
+    return [{x: amount, "accuracy": accuracy} for amount, accuracy in corners]
 
 
-def _frontier_line(steps: Records, x: alt.X, y: alt.Y) -> Any:
+def _frontier_line(steps: Records, x: alt.X, y: alt.Y, field: str = "tokens") -> Any:
     line = alt.Chart(values(steps)).mark_line(
         interpolate="step-after", color=MUTED, strokeWidth=1, strokeDash=[3, 3]
     )
-    return line.encode(x=x, y=y, order="tokens:Q")
+    return line.encode(x=x, y=y, order=f"{field}:Q")

@@ -5,7 +5,7 @@ pass@k, how often at least one of k samples is right, is the unbiased estimator 
 (Codex). maj@k, how often the majority vote of k samples is right (self-consistency, Wang et al.
 2022), is computed the same way: over all subsets of k of the stored samples, ties split evenly, so
 nothing more is asked. Both have 95 % intervals clustered by problem. The tables have the tokens
-that k samples take, and the figure can be drawn against these.
+that k samples take, or their cost or seconds, and the figure can be drawn against these.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 import altair as alt
 import numpy as np
 
-from ponder.core import Estimate, Figure, Outcome, Records, Tables, TokenKind
+from ponder.core import Estimate, Figure, Outcome, Records, Resource, Tables, UserError
 from ponder.figures import (
     Row,
     basis,
@@ -33,7 +33,13 @@ from ponder.figures import (
     values,
 )
 from ponder.figures._label_placement import SIZE, log_axes, log_frame
-from ponder.figures._units import TITLES, Tokens, token_columns, token_findings, token_kind
+from ponder.figures._units import (
+    Amounts,
+    Measure,
+    Tokens,
+    amount_columns,
+    token_findings,
+)
 from ponder.figures._variants import panel_title
 from ponder.stats.accuracy import mean
 from ponder.stats.columns import clusters, one_series
@@ -48,8 +54,8 @@ TITLE = "Accuracy of k samples per problem"
 @dataclass(frozen=True)
 class Samples(Figure):
     by: Literal["task", "size"] = "task"  # one panel per task, or per size of each task
-    # x axis: the number of samples, or the tokens that they take
-    against: Literal["samples", "tokens"] = "samples"
+    # x axis: the number of samples, or the tokens, the money or the seconds that they take
+    against: Literal["samples", "tokens", "cost", "seconds"] = "samples"
     # which to count; auto: thinking if every model reports it, else output
     tokens: Tokens = "output"
 
@@ -57,7 +63,11 @@ class Samples(Figure):
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"panels": [], "samples": []}
-        kind = token_kind(outcomes, self.tokens)
+        measure: Measure = "tokens"
+        if self.against in ("cost", "seconds"):
+            measure = self.against
+        measured = amount_columns(outcomes, measure, self.tokens)
+        amounts = Amounts.of(measured)
         names = model_labels(outcomes)
         for title, attempts in self._panels(outcomes):
             by_model: dict[str, list[Outcome]] = {}
@@ -67,17 +77,22 @@ class Samples(Figure):
                 "panel": title,
                 "rests_on": counts(attempts),
                 "pooled": pooled(by_model.values()),
-                **token_columns(outcomes, self.tokens),
+                **measured,
                 "basis": basis(attempts),
             }
             tables["panels"].append(panel)
             for model, model_attempts in by_model.items():
                 sampled = basis(model_attempts)
-                for row in _rows(one_series(model_attempts), kind):
+                for row in _rows(one_series(model_attempts), amounts.resource):
+                    if self.against != "samples" and not row["tokens"]:
+                        raise UserError(
+                            f"`{model}` took no {amounts.noun}, and a logarithmic axis has no 0",
+                            hint='against = "samples"',
+                        )
                     tables["samples"].append(
                         {"panel": title, "model": model, **row, "basis": sampled}
                     )
-        return tables
+        return amounts.named(tables)
 
     def _panels(self, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, list[Outcome]]]:
         """Yield the title and the outcomes of each panel that has answers."""
@@ -95,12 +110,12 @@ class Samples(Figure):
         sentences = token_findings(tables["panels"])
         sentences += pooled_findings(tables["panels"], "panel")
         for panel in tables["panels"]:
-            tokens = TITLES[panel["token_kind"]].partition(" (")[0]
+            amounts = Amounts.of(panel)
             by_model: dict[str, Records] = {}
             for row in rows_of(tables["samples"], panel):
                 by_model.setdefault(row["model"], []).append(row)
             for model, rows in by_model.items():
-                sentences.append(f"{panel['panel']}: {model}: {_summary(rows, tokens)}.")
+                sentences.append(f"{panel['panel']}: {model}: {_summary(rows, amounts)}.")
         return sentences
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
@@ -116,17 +131,19 @@ class Samples(Figure):
     def _panel(self, tables: Tables, panel: Row, models: list[str]) -> Any:
         rows = rows_of(tables["samples"], panel)
         points: Records = []
+        amounts = Amounts.of(panel)
         for row in rows:
-            points += _points(row)
+            points += _points(row, amounts.noun)
         if self.against == "samples":
             x_field = "k"
             x_title = "samples per problem, k"
         else:
-            x_field = "tokens"
-            x_title = f"{TITLES[panel['token_kind']]} per problem"
+            x_field = amounts.noun
+            x_title = f"{amounts.title} per problem"
         frame = log_frame(points, x_field, air=0.04)
         ticks = [row[x_field] for row in rows]
-        x, y = log_axes(frame, x_field, f"{x_title} (log scale)", ticks)
+        form = ".3~s" if x_field in ("k", "tokens") else amounts.tick_form
+        x, y = log_axes(frame, x_field, f"{x_title} (log scale)", ticks, form)
         colour = series_colour(models)
         legend = alt.Legend(
             title=None, orient="top", columns=2, symbolType="stroke", symbolSize=400, offset=10
@@ -138,7 +155,7 @@ class Samples(Figure):
             "line:N",
             "k:Q",
             *interval_tooltips("accuracy", ".3f"),
-            alt.Tooltip("tokens:Q", format=",.0f"),
+            alt.Tooltip(f"{amounts.noun}:Q", format=amounts.tick_form),
             "problems:Q",
         ]
         chart = alt.Chart()
@@ -160,7 +177,7 @@ class Samples(Figure):
         )
 
 
-def _rows(samples: Sequence[Outcome], kind: TokenKind) -> Iterator[Row]:
+def _rows(samples: Sequence[Outcome], resource: Resource) -> Iterator[Row]:
     """Yield pass@k, maj@k and the tokens of k samples, for k = 1, 2, 4, … and all samples.
 
     A row is computed from the problems that have at least k samples.
@@ -179,7 +196,7 @@ def _rows(samples: Sequence[Outcome], kind: TokenKind) -> Iterator[Row]:
         votes.append(_votes(group))
     sample_count = np.array(tried, dtype=np.int64)
     right_count = np.array(right, dtype=np.int64)
-    tokens = np.array([outcome.tokens(kind) for outcome in samples], dtype=np.float64)
+    tokens = np.array([outcome.used(resource) for outcome in samples], dtype=np.float64)
     has_votes = _has_votes(samples)
     largest = int(sample_count.max(initial=0))
     for k in _numbers(largest):
@@ -245,7 +262,7 @@ def _times(tokens: Estimate, k: int) -> Estimate:
     return replace(tokens, value=k * tokens.value, low=k * tokens.low, high=k * tokens.high)
 
 
-def _summary(rows: Records, tokens: str) -> str:
+def _summary(rows: Records, amounts: Amounts) -> str:
     """Write pass@1, and pass@k and maj@k with the most samples."""
     clause = f"pass@1 {span(rows[0], 'pass_at_k', '.1%')}"
     last = rows[-1]
@@ -257,7 +274,7 @@ def _summary(rows: Records, tokens: str) -> str:
         clause += f" and maj@{k} {span(last, 'maj_at_k', '.1%')}"
     else:
         clause += ", and no majority vote, because turns don't vote"
-    clause += f" for {span(last, 'tokens', ',.0f')} {tokens} per problem"
+    clause += f" for {span(last, amounts.noun, amounts.form)} {amounts.unit} per problem"
     if last["problems"] < last["of_problems"]:
         clause += (
             f", on the {last['problems']:,} of {last['of_problems']:,} problems that have so many "
@@ -266,7 +283,7 @@ def _summary(rows: Records, tokens: str) -> str:
     return clause
 
 
-def _points(row: Row) -> Iterator[Row]:
+def _points(row: Row, amount: str) -> Iterator[Row]:
     """Yield a row of the table as a point on each of its two lines."""
     for line, name in ((PASS_AT_K, "pass_at_k"), (MAJORITY, "maj_at_k")):
         if row[name] is not None:
@@ -274,7 +291,7 @@ def _points(row: Row) -> Iterator[Row]:
                 "series": row["model"],
                 "line": line,
                 "k": row["k"],
-                "tokens": row["tokens"],
+                amount: row[amount],
                 "problems": row["problems"],
                 "basis": row["basis"],
                 "accuracy": row[name],

@@ -1,4 +1,5 @@
-"""Plots final task accuracy against tokens, with one labelled point per number of steps per turn.
+"""Plots final task accuracy against tokens, money or seconds, with one labelled point per number of
+steps per turn.
 
 Shows whether a model executes a fixed number of steps better in few large turns or in many small
 ones. After Sinha et al. (2025), whose points are about 20 rollouts each, without intervals; here
@@ -16,7 +17,7 @@ from typing import Any, ClassVar, Literal
 import altair as alt
 import numpy as np
 
-from ponder.core import Figure, Outcome, Records, Tables, TokenKind
+from ponder.core import Figure, Outcome, Records, Resource, Tables
 from ponder.figures import (
     INK,
     MUTED,
@@ -37,12 +38,13 @@ from ponder.figures import (
 from ponder.figures._label_placement import Frame, lettering, place_labels
 from ponder.figures._published import published
 from ponder.figures._units import (
-    TITLES,
+    Amounts,
+    Measure,
     Tokens,
+    amount_columns,
+    no_overlay,
     overlay_notes,
-    token_columns,
     token_findings,
-    token_kind,
 )
 from ponder.stats.accuracy import accuracy, mean
 from ponder.stats.columns import clusters
@@ -57,15 +59,21 @@ SEVERAL_PANELS = (320, 300)
 @dataclass(frozen=True)
 class Tradeoff(Figure):
     overlay: Literal["", "execution_tradeoff"] = ""  # published points to draw as well
+    # of an answer, on the axis: its tokens, its cost in money, or its seconds
+    measure: Measure = "tokens"
     # which to count; auto: thinking if every model reports it, else output
     tokens: Tokens = "output"
 
     needs: ClassVar[dict[str, str]] = {"per_turn": "use the task `execution`"}
 
+    def __post_init__(self) -> None:
+        no_overlay(self.overlay, self.measure)
+
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"summary": [], "points": []}
         recorded = with_details(outcomes, "per_turn")
-        kind = token_kind(recorded, self.tokens)
+        measured = amount_columns(recorded, self.measure, self.tokens)
+        amounts = Amounts.of(measured)
         names = task_series_labels(recorded, ("per_turn",))
         groups: dict[str, dict[int, dict[int, list[Outcome]]]] = {}
         for outcome in recorded:
@@ -83,16 +91,16 @@ class Tradeoff(Figure):
                     "rests_on": counts(attempts),
                     "pooled": pooled(by_turn.values(), ("per_turn",)),
                     **_tested(_turn_length(by_turn)),
-                    **token_columns(recorded, self.tokens),
+                    **measured,
                     "basis": basis(attempts),
                 }
                 tables["summary"].append(summary)
                 for per_turn, turn_attempts in sorted(by_turn.items()):
-                    point = _point(turn_attempts, kind)
+                    point = _point(turn_attempts, amounts.resource)
                     tables["points"].append(
                         {"series": series, "steps": steps, "per_turn": per_turn, **point}
                     )
-        return tables
+        return amounts.named(tables)
 
     def findings(self, tables: Tables) -> list[str]:
         sentences = token_findings(tables["summary"])
@@ -107,10 +115,12 @@ class Tradeoff(Figure):
             points = _points(tables, summary)
             if len(points) > 1:
                 panel = f"{summary['series']}, {summary['steps']} steps"
-                cheapest = min(points, key=lambda point: point["tokens"])
+                amounts = Amounts.of(summary)
+                cheapest = min(points, key=lambda point: point[amounts.noun])
                 sentences.append(f"{panel}: {summary['compared']}.")
                 sentences.append(f"{panel}: {_verdict(summary, points)}.")
-                sentences.append(f"{panel}: fewest tokens with {_phrase(cheapest)}.")
+                least = "lowest cost" if amounts.resource == "cost" else f"fewest {amounts.noun}"
+                sentences.append(f"{panel}: {least} with {_phrase(cheapest, amounts)}.")
             test = _published_test(overlay, summary["steps"])
             if test:
                 sentences.append(test)
@@ -164,12 +174,12 @@ def _tested(test: TurnLength | None) -> Row:
     }
 
 
-def _point(attempts: Sequence[Outcome], kind: TokenKind) -> Row:
+def _point(attempts: Sequence[Outcome], resource: Resource) -> Row:
     """Return the accuracy and the tokens of rollouts with one turn length."""
     answered = in_problem_order(attempts)
     problem = clusters(answered)
     correct = np.array([outcome.correct for outcome in answered], dtype=np.bool_)
-    tokens = np.array([outcome.tokens(kind) for outcome in answered], dtype=np.float64)
+    tokens = np.array([outcome.used(resource) for outcome in answered], dtype=np.float64)
     right = accuracy(correct, problem)
     return flat(
         accuracy=right,
@@ -186,7 +196,7 @@ def _verdict(summary: Row, points: Records) -> str:
     could_be_best = summary["could_be_best"]
     if len(could_be_best) == 1:
         [best] = [point for point in points if point["per_turn"] in could_be_best]
-        clause = f"most accurate with {_phrase(best)}"
+        clause = f"most accurate with {_phrase(best, Amounts.of(summary))}"
     else:
         lengths = ", ".join(map(str, could_be_best))
         clause = f"{lengths} per turn can't be told apart as the most accurate"
@@ -231,26 +241,33 @@ def _comparable(overlay: Records, summary: Row) -> Records:
 def _panel(tables: Tables, summary: Row, overlay: Records, *, first: bool) -> Any:
     width, height = ONE_PANEL if len(tables["summary"]) == 1 else SEVERAL_PANELS
     points: Records = []
+    amounts = Amounts.of(summary)
+    field = amounts.noun
+    rows = _points(tables, summary)
+    least = min((row[field] for row in rows if row[field] > 0), default=1.0)
+    if amounts.are_tokens:
+        least = 1
     silent = False
-    for row in _points(tables, summary):
+    for row in rows:
         # A logarithmic axis has no 0: a model that reports no tokens of this kind is drawn at 1.
-        tokens = max(row["tokens"], 1)
-        silent = silent or tokens == 1
+        amount = max(row[field], least)
+        silent = silent or amount > row[field]
         label = str(row["per_turn"])
-        points.append({**row, "tokens": tokens, "source": "measured", "label": label})
+        points.append({**row, field: amount, "source": "measured", "label": label})
     comparable = _comparable(overlay, summary)
     for row in comparable:
         points.append({**row, "source": "published", "label": f"{row['per_turn']:g}"})
-    frame = _frame(points, width, height)
+    frame = _frame(points, width, height, field)
+    form = "," if amounts.are_tokens else amounts.tick_form
     x = alt.X(
-        "tokens:Q",
-        title=f"{TITLES[summary['token_kind']]} per rollout, log scale",
+        f"{field}:Q",
+        title=f"{amounts.title} per rollout, log scale",
         scale=alt.Scale(type="log", domain=[10**end for end in frame.x], nice=False),
-        axis=alt.Axis(tickCount=6, format=",", labelOverlap="greedy", labelSeparation=6),
+        axis=alt.Axis(tickCount=6, format=form, labelOverlap="greedy", labelSeparation=6),
     )
     y = percent("accuracy", "final task accuracy" if first else None)
     shape = _shape(bool(overlay))
-    placed = place_labels(points, frame)
+    placed = place_labels(points, frame, x=field)
     layers = []
     for source in ("published", "measured"):
         rows = [row for row in placed if row["source"] == source]
@@ -263,12 +280,12 @@ def _panel(tables: Tables, summary: Row, overlay: Records, *, first: bool) -> An
             bars = alt.Chart().mark_rule(opacity=0.6)
             marks = [
                 bars.encode(x=x, y=percent("accuracy_low"), y2="accuracy_high:Q", color=colour),
-                bars.encode(x=alt.X("tokens_low:Q"), x2="tokens_high:Q", y=y, color=colour),
+                bars.encode(x=alt.X(f"{field}_low:Q"), x2=f"{field}_high:Q", y=y, color=colour),
             ]
         dots = alt.Chart().mark_point(filled=True, size=70, opacity=1)
-        tooltip = ["source:N", "per_turn:Q", "accuracy:Q", "tokens:Q", "attempts:Q"]
+        tooltip = ["source:N", "per_turn:Q", "accuracy:Q", f"{field}:Q", "attempts:Q"]
         marks.append(dots.encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip))
-        layers.append(alt.layer(*marks, *lettering("tokens", alt.value(INK)), data=values(rows)))
+        layers.append(alt.layer(*marks, *lettering(field, alt.value(INK)), data=values(rows)))
     notes = [
         f"after {summary['steps']} steps; labels: steps per turn",
         f"{summary['rests_on']}; bars: 95 % intervals",
@@ -277,19 +294,19 @@ def _panel(tables: Tables, summary: Row, overlay: Records, *, first: bool) -> An
     if comparable:
         notes += overlay_notes("output", summary["token_kind"])
     if silent:
-        notes.append(f"at 1: no {TITLES[summary['token_kind']]} reported")
+        notes.append(f"at {least:g}: no {amounts.title} reported")
     title = heading(summary["series"], notes, width)
     return alt.layer(*layers, width=width, height=height, title=title)
 
 
-def _frame(points: Records, width: int, height: int) -> Frame:
-    """Return a frame, logarithmic in tokens, that holds the points and their intervals."""
-    tokens = []
+def _frame(points: Records, width: int, height: int, x: str) -> Frame:
+    """Return a frame, logarithmic in x, that holds the points and their intervals."""
+    amounts = []
     for point in points:
-        tokens.append(point.get("tokens_low") or point["tokens"])
-        tokens.append(point.get("tokens_high") or point["tokens"])
-    first = log10(min(tokens))
-    last = log10(max(tokens))
+        amounts.append(point.get(f"{x}_low") or point[x])
+        amounts.append(point.get(f"{x}_high") or point[x])
+    first = log10(min(amounts))
+    last = log10(max(amounts))
     margin = 0.1 * (last - first) or 0.3
     return Frame((first - margin, last + margin), (0.0, 1.0), width, height, log=True)
 
@@ -313,7 +330,9 @@ def _shape(overlay: bool) -> alt.Shape:
     return alt.Shape("source:N", scale=scale, legend=legend)
 
 
-def _phrase(point: Row) -> str:
+def _phrase(point: Row, amounts: Amounts) -> str:
     accuracy_text = span(point, "accuracy", ".0%")
-    tokens = span(point, "tokens", ",.0f")
-    return f"{point['per_turn']} per turn, accuracy {accuracy_text} for {tokens} tokens"
+    amount = span(point, amounts.noun, amounts.form)
+    return (
+        f"{point['per_turn']} per turn, accuracy {accuracy_text} for {amount} {amounts.short_unit}"
+    )

@@ -11,7 +11,6 @@ what differs. A digest shows whether the file is as it was written.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ import msgspec
 
 from ponder import __version__
 from ponder.core import (
+    Bill,
     Cell,
     Completion,
     CountedBy,
@@ -31,13 +31,12 @@ from ponder.core import (
     Label,
     Model,
     Outcome,
-    Prices,
     Request,
     UserError,
 )
 from ponder.core.jsonl import decode, unpacked
 from ponder.core.keys import digest
-from ponder.core.nouns import BILLED_COST, cost_of
+from ponder.core.nouns import BILLED_COST
 from ponder.study.cell import StudyCell
 
 FORMAT = 1
@@ -55,7 +54,7 @@ class BaselineAttempt(msgspec.Struct, array_like=True):
     thinking_tokens: int
     answer_tokens: int
     seconds: float
-    cost: float | None  # None if the model has no prices
+    cost: float | None  # None if unknown
 
 
 class BaselineProblem(msgspec.Struct, array_like=True):
@@ -89,7 +88,7 @@ class BaselineFile(msgspec.Struct):
     label: str
     model: dict[str, Any]
     methods: list[Any]
-    prices: dict[str, Any] | None
+    currency: str  # of costs
     digest: str
     cells: list[BaselineCell]
 
@@ -106,7 +105,7 @@ class BaselineModel(Model):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ReadCell(Cell):
-    """A cell of a baseline."""
+    """A cell of a baseline, whose bills hold what was paid."""
 
     seeds: tuple[int, ...] = ()
 
@@ -117,6 +116,9 @@ class ReadCell(Cell):
     @cached_property
     def key(self) -> bytes:
         return digest(super().key.hex(), self.seeds)
+
+    def cost(self, bill: Bill) -> float | None:
+        return bill.cost
 
 
 class Matched(NamedTuple):
@@ -137,12 +139,6 @@ class Baseline:
     @property
     def label(self) -> str:
         return self.content.label
-
-    @cached_property
-    def prices(self) -> Prices | None:
-        if self.content.prices is None:
-            return None
-        return Prices(**self.content.prices)
 
     def notes(self, cells: Sequence[StudyCell]) -> list[str]:
         """Return what a reader should know of a comparison of these cells with the baseline."""
@@ -195,7 +191,7 @@ class Baseline:
     def _outcomes(self, recorded: BaselineCell, cell: StudyCell) -> Iterator[Outcome]:
         """Yield the attempts at the problems of a study's cell."""
         label = self.label
-        model = BaselineModel(label=label, prices=self.prices, digest=self.content.digest)
+        model = BaselineModel(label=label, digest=self.content.digest)
         read_cell = ReadCell(
             task=cell.task,
             size=cell.size,
@@ -309,7 +305,6 @@ def write_baseline(
     label: str,
     cells: Sequence[StudyCell],
     outcomes: Sequence[Outcome],
-    prices: Prices | None,
 ) -> BaselineFile:
     """Write the attempts of a model's cells to a file, and return its content."""
     by_cell: dict[Cell, list[Outcome]] = {cell: [] for cell in cells}
@@ -318,12 +313,9 @@ def write_baseline(
     written_cells = []
     for cell, attempts in by_cell.items():
         if attempts:
-            written_cells.append(_written(cell, attempts, prices))
+            written_cells.append(_written(cell, attempts))
     spec = _plain(cells[0].spec())
-    named_prices = None
-    if prices:
-        fields = [field.name for field in dataclasses.fields(Prices)]
-        named_prices = {name: getattr(prices, name) for name in fields}
+    currencies = set[str]().union(*(cell.currencies() for cell in cells))
     content = BaselineFile(
         ponder_baseline=FORMAT,
         ponder=__version__,
@@ -332,7 +324,7 @@ def write_baseline(
         label=label,
         model=spec["model"],
         methods=spec["methods"],
-        prices=named_prices,
+        currency=" and ".join(sorted(currencies)),
         digest="",
         cells=written_cells,
     )
@@ -342,11 +334,11 @@ def write_baseline(
     return content
 
 
-def _written(cell: Cell, outcomes: Sequence[Outcome], prices: Prices | None) -> BaselineCell:
+def _written(cell: Cell, outcomes: Sequence[Outcome]) -> BaselineCell:
     spec = _plain(cell.spec())
     problems: dict[str, BaselineProblem] = {}
     for outcome in outcomes:
-        cost = cost_of(outcome.bill, prices) if outcome.answered else None
+        cost = outcome.cost if outcome.answered else None
         attempt = BaselineAttempt(
             sample=outcome.sample,
             ended=outcome.ended,

@@ -46,6 +46,7 @@ from ponder.study.labels import cells_called, model_labels, task_labels, unknown
 from ponder.study.prices import price_lines
 
 if TYPE_CHECKING:
+    from ponder.results.tuning import Tuning
     from ponder.run.adaptive import Decision
 
 FRAMES = ("pandas", "polars")
@@ -104,6 +105,13 @@ class Results:
 
         with Store(self.store) as store:
             return decisions(self.study, store)
+
+    @cached_property
+    def tuning(self) -> Tuning:
+        """The cheapest setting that is good enough, of a study with the goal `cheapest`."""
+        from ponder.results.tuning import tuning
+
+        return tuning(self)
 
     @cached_property
     def outcomes(self) -> list[Outcome]:

@@ -17,7 +17,6 @@ from typing import Any
 
 from ponder.core import Attempt, Completion, Drawing, Message
 from ponder.core.capabilities import Drawable, history_message, parse_turns, right_answer
-from ponder.core.nouns import cost_of
 from ponder.study.cell import StudyCell
 
 MOST_TURNS = 200  # that a page shows
@@ -78,11 +77,7 @@ class Transcript:
 
     @property
     def cost(self) -> float | None:
-        bill = self.attempt.bill
-        cost = cost_of(bill, self.cell.model.prices)
-        if cost is None:
-            return None
-        return cost + bill.reward_cost
+        return self.cell.cost(self.attempt.bill)
 
     @property
     def currency(self) -> str:

@@ -21,20 +21,34 @@ from ponder.core.errors import Location
 from ponder.core.text import count, number
 from ponder.stats.columns import Floats
 from ponder.stats.designs.best_arm import Best
+from ponder.stats.designs.cheapest import Cheapest
 from ponder.stats.designs.critical_size import Ladder
 from ponder.stats.designs.frontier import Frontier
 from ponder.stats.designs.max_size import Search
 from ponder.stats.designs.sequential import Paired, Precise
 from ponder.study.cell import StudyCell
-from ponder.study.stop import Goal, StopRule, contestants
+from ponder.study.labels import unknown_name
+from ponder.study.prices import HINT
+from ponder.study.stop import By, Goal, StopRule, contestants
 
 if TYPE_CHECKING:
     from ponder.store.store import Store
     from ponder.study.study import StudySpec
 
-# Returns a cell's results like `Store.results`, numbered in the order of `StudyCell.order`.
-Reader = Callable[[StudyCell], Mapping[int, tuple[int, int, int, int]]]
-ACROSS_MODELS = ("best", "frontier", "difference")  # goals that compare models
+
+class Result(NamedTuple):
+    """What a cell's attempts at one problem came to."""
+
+    right: int
+    answers: int
+    attempts: int  # some may have failed
+    amount: float  # of all answers together: output tokens, money or seconds
+
+
+# Returns a cell's results, numbered in the order of `StudyCell.order`.
+Reader = Callable[[StudyCell], Mapping[int, Result]]
+# Goals that compare models.
+ACROSS_MODELS = ("best", "cheapest", "frontier", "difference")
 
 
 class MaxSize(NamedTuple):
@@ -63,7 +77,7 @@ class MaxSize(NamedTuple):
         return results
 
 
-Design = Ladder | MaxSize | Best | Frontier | Paired | Precise
+Design = Ladder | MaxSize | Best | Cheapest | Frontier | Paired | Precise
 
 
 class Round(NamedTuple):
@@ -98,7 +112,10 @@ class _Totals(NamedTuple):
 class Trial:
     """A question with its design.
 
-    An arm is one size of a ladder, or a variant with all its sizes and training seeds.
+    An arm is one size of a ladder, or a variant with all its sizes and training seeds. What the
+    design counts as a problem is one problem of every cell of an arm; if the cells have different
+    numbers of problems, it is a problem of one of them, in an order that takes from each in
+    proportion.
     """
 
     goal: Goal
@@ -106,6 +123,7 @@ class Trial:
     names: tuple[str, ...]  # of the arms
     arms: tuple[tuple[StudyCell, ...], ...]
     design: Design
+    by: By = "tokens"  # what the second column of the scores counts
 
     @property
     def across_models(self) -> bool:
@@ -120,7 +138,7 @@ class Trial:
         """
         counts = [0] * len(self.arms)
         answered = 0
-        read = _reader(store)
+        read = reader(store, self.by)
         while True:
             additional = self.design.next(self.scores(read, counts))
             if not any(additional):
@@ -129,7 +147,7 @@ class Trial:
             totals = self._totals(read, counts)
             if totals.answered < totals.planned:
                 yield Round(self.asked(counts), totals.planned - totals.answered)
-                read = _reader(store)
+                read = reader(store, self.by)
                 totals = self._totals(read, counts)
             if totals.stored < totals.planned or totals.answered == answered:
                 return
@@ -139,7 +157,7 @@ class Trial:
         """Return how many problems of each arm the design has asked, and whether it has ended."""
         counts = [0] * len(self.arms)
         answered = 0
-        read = _reader(store)
+        read = reader(store, self.by)
         while True:
             additional = self.design.next(self.scores(read, counts))
             if not any(additional):
@@ -154,21 +172,29 @@ class Trial:
         """Return the cells of each arm, with as many problems as `counts` has for the arm."""
         cells = []
         for arm, problems in zip(self.arms, counts, strict=True):
-            if problems:
-                cells += [cell.first(problems) for cell in arm]
+            for cell, first in zip(arm, problems_by_cell(arm, problems), strict=True):
+                if first:
+                    cells.append(cell.first(first))
         return cells
 
     def scores(self, read: Reader, counts: Sequence[int]) -> list[Floats]:
         """Return for each arm the accuracy on its first problems, an array of that length.
 
-        Accuracy is the mean over the arm's tasks, sizes and training seeds. For the frontier, the
-        arrays have a second column: the mean output tokens.
+        Accuracy is the mean over the arm's tasks, sizes and training seeds. For the frontier and
+        for the cheapest setting, the arrays have a second column: the mean output tokens, money or
+        seconds.
         """
         scores = []
         for arm, problems in zip(self.arms, counts, strict=True):
             score = _scores(arm, read, problems)
-            scores.append(score if self.goal == "frontier" else score[:, 0])
+            scores.append(score if self.goal in ("cheapest", "frontier") else score[:, 0])
         return scores
+
+    def is_complete(self, store: Store) -> bool:
+        """Return whether the store has every attempt that the design may ask for."""
+        everything = [_problems_of(arm) for arm in self.arms]
+        totals = self._totals(reader(store), everything)
+        return totals.stored >= totals.planned
 
     def attempts_at_most(self) -> int:
         """Return the most attempts that the design may ask for."""
@@ -181,14 +207,14 @@ class Trial:
         stored = 0
         answered = 0
         for arm, problems in zip(self.arms, counts, strict=True):
-            if not problems:
-                continue
-            for cell in arm:
-                planned += min(problems, cell.count) * cell.quota.samples
-                for rank, (_, answers, attempts, _) in read(cell).items():
-                    if rank < problems:
-                        stored += attempts
-                        answered += answers
+            for cell, first in zip(arm, problems_by_cell(arm, problems), strict=True):
+                if not first:
+                    continue
+                planned += min(first, cell.count) * cell.quota.samples
+                for rank, result in read(cell).items():
+                    if rank < first:
+                        stored += result.attempts
+                        answered += result.answers
         return _Totals(planned, stored, answered)
 
 
@@ -196,37 +222,88 @@ def _sums(counts: Sequence[int], additional: Sequence[int]) -> list[int]:
     return [n + m for n, m in zip(counts, additional, strict=True)]
 
 
-def _reader(store: Store) -> Reader:
+def reader(store: Store, by: By = "tokens") -> Reader:
     """Return a reader that reads each cell once: results don't change until something is asked."""
-    cache: dict[bytes, Mapping[int, tuple[int, int, int, int]]] = {}
+    cache: dict[bytes, Mapping[int, Result]] = {}
 
-    def read(cell: StudyCell) -> Mapping[int, tuple[int, int, int, int]]:
+    def read(cell: StudyCell) -> Mapping[int, Result]:
         if cell.key not in cache:
             by_position = store.results(cell)
+            bills = store.bills(cell) if by != "tokens" else {}
             by_rank = {}
             for rank, position in enumerate(cell.order):
-                if position in by_position:
-                    by_rank[rank] = by_position[position]
+                if position not in by_position:
+                    continue
+                right, answers, attempts, tokens = by_position[position]
+                amount = float(tokens)
+                if by == "seconds" and position in bills:
+                    amount = bills[position].seconds
+                if by == "cost" and position in bills:
+                    amount = cell.cost(bills[position]) or 0.0
+                by_rank[rank] = Result(right, answers, attempts, amount)
             cache[cell.key] = by_rank
         return cache[cell.key]
 
     return read
 
 
+def problems_by_cell(arm: Sequence[StudyCell], problems: int) -> list[int]:
+    """Return how many problems of each cell the first `problems` problems of an arm are."""
+    if len({cell.count for cell in arm}) == 1:
+        return [problems] * len(arm)
+    numbers = [0] * len(arm)
+    for problem in _interleaved(arm)[:problems]:
+        for cell, _ in problem:
+            numbers[cell] += 1
+    return numbers
+
+
+def _problems_of(arm: Sequence[StudyCell]) -> int:
+    """Return how many problems an arm has, as the design counts them."""
+    if len({cell.count for cell in arm}) == 1:
+        return arm[0].count
+    return len(_interleaved(arm))
+
+
+def _interleaved(arm: Sequence[StudyCell]) -> list[list[tuple[int, int]]]:
+    """Return the problems of cells that have different numbers of them, each asked separately.
+
+    A problem is a list of cells with its rank in them: those of all training seeds.
+    """
+    by_source: dict[bytes, list[int]] = {}
+    for i, cell in enumerate(arm):
+        by_source.setdefault(cell.source, []).append(i)
+    placed = []
+    for group, cells in enumerate(by_source.values()):
+        number = arm[cells[0]].count
+        for rank in range(number):
+            placed.append(((rank + 0.5) / number, group, [(i, rank) for i in cells]))
+    placed.sort(key=lambda problem: problem[:2])
+    return [problem for _, _, problem in placed]
+
+
 def _scores(arm: Sequence[StudyCell], read: Reader, problems: int) -> Floats:
-    """Return problems × (accuracy, output tokens); nan unless every cell of the arm has an answer.
+    """Return problems × (accuracy, amount); nan unless every cell of a problem has an answer.
 
     A mean over the cells that have one would compare arms at different sizes where attempts failed.
     """
-    total = np.zeros((problems, 2))
-    cells_answered = np.zeros((problems, 1))
-    if problems:
-        for cell in arm:
-            for rank, (right, answers, _, tokens) in read(cell).items():
-                if rank < problems and answers:
-                    total[rank] += right / answers, tokens / answers
-                    cells_answered[rank] += 1
-    return np.where(cells_answered == len(arm), total / len(arm), math.nan)
+    scores = np.full((problems, 2), math.nan)
+    if not problems:
+        return scores
+    if len({cell.count for cell in arm}) == 1:
+        layout = [[(i, rank) for i in range(len(arm))] for rank in range(problems)]
+    else:
+        layout = _interleaved(arm)[:problems]
+    results = [read(cell) for cell in arm]
+    for problem, places in enumerate(layout):
+        answered = []
+        for cell, rank in places:
+            result = results[cell].get(rank)
+            if result is not None and result.answers:
+                answered.append((result.right / result.answers, result.amount / result.answers))
+        if len(answered) == len(places):
+            scores[problem] = np.mean(answered, axis=0)
+    return scores
 
 
 def trials(study: StudySpec) -> list[Trial]:
@@ -239,24 +316,57 @@ def trials(study: StudySpec) -> list[Trial]:
         goal = rule.goal_of(study)
     if goal not in ACROSS_MODELS:
         return _trials_of_each_model(goal, rule, study.cells)
-    counts = sorted({cell.count for cell in study.cells})
+    arms = contestants(study.cells)
+    counts = sorted({_problems_of(arm) for arm in arms.values()})
     if len(counts) > 1:
         numbers = ", ".join(map(str, counts))
         raise UserError(
-            f"its tasks have different numbers of problems: {numbers}",
+            f"its settings have different numbers of problems: {numbers}",
             where=location,
-            hint="set `problems` to the smallest, or remove `stop`",
+            hint="set `problems` to the smallest",
         )
-    arms = contestants(study.cells)
-    design = _design_across_models(goal, rule, counts[0])
-    return [Trial(goal, "", tuple(arms), tuple(tuple(arm) for arm in arms.values()), design)]
+    by: By = "tokens"
+    if goal == "cheapest":
+        with error_at(location):
+            by = amount_counted(rule.by, study.cells)
+            _check_reference(rule, study.cells, arms)
+    design = _design_across_models(goal, rule, counts[0], arms)
+    return [Trial(goal, "", tuple(arms), tuple(tuple(arm) for arm in arms.values()), design, by)]
 
 
-def _design_across_models(goal: Goal, rule: StopRule, problems: int) -> Design:
+def amount_counted(by: By | None, cells: Sequence[StudyCell]) -> By:
+    """Return what is saved; money can't be if the prices of a model are unknown."""
+    unpriced = [cell.label.model for cell in cells if cell.model.prices is None]
+    if by is None:
+        return "tokens" if unpriced else "cost"
+    if by == "cost" and unpriced:
+        raise UserError(f"the prices of `{unpriced[0]}` are unknown", hint=HINT)
+    return by
+
+
+def _check_reference(
+    rule: StopRule, cells: Sequence[StudyCell], arms: Mapping[str, Sequence[StudyCell]]
+) -> None:
+    if rule.reference and rule.reference not in arms:
+        error = unknown_name(cells, "variant", rule.reference)
+        hint = error.hint or f"known: {', '.join(f'`{name}`' for name in arms)}"
+        raise UserError(f"there is no setting `{rule.reference}` to compare with", hint=hint)
+
+
+def _design_across_models(
+    goal: Goal, rule: StopRule, problems: int, arms: Mapping[str, Sequence[StudyCell]]
+) -> Design:
     if goal == "frontier":
         return Frontier(problems)
     if goal == "best":
         return Best(problems, rule.margin)
+    if goal == "cheapest":
+        reference = None
+        if rule.reference:
+            reference = list(arms).index(rule.reference)
+        cells = next(iter(arms.values()))
+        answers = cells[0].quota.samples * len(cells)
+        return Cheapest(problems, rule.margin or 0.0, rule.floor, reference, answers)
     if rule.decide:  # with both keys, the margin is the smallest difference that matters
         return Paired(problems, effect=rule.margin)
     return Paired(problems, rule.margin)
@@ -310,7 +420,7 @@ def decisions(study: StudySpec, store: Store) -> list[Decision]:
     decided = []
     for trial in trials(study):
         counts, ended = trial.replay(store)
-        text, estimate = _verdict(trial, trial.scores(_reader(store), counts))
+        text, estimate = _verdict(trial, trial.scores(reader(store, trial.by), counts))
         attempts = 0
         for cell in trial.asked(counts):
             attempts += cell.quota.samples * (cell.quota.problems or 0)
@@ -378,6 +488,11 @@ def describe(study: StudySpec) -> str:
         if rule.margin is not None:
             end = f"to pick one within {points} of the best"
         return f"the best of {len(first.arms)} ({_listed(first.names)}), {end}"
+    if first.goal == "cheapest":
+        enough = f"not worse than {rule.reference or 'the best'} by more than {points}"
+        if rule.floor is not None:
+            enough = f"right in at least {rule.floor:.0%}"
+        return f"the cheapest of {len(first.arms)} ({_listed(first.names)}) that is {enough}"
     if first.goal == "frontier":
         return f"which of {len(first.arms)} are on the frontier of accuracy and tokens"
     if first.goal == "difference":
@@ -400,6 +515,8 @@ def _verdict(trial: Trial, scores: Sequence[Floats]) -> tuple[str, Estimate | No
         return f"{trial.title}: accuracy falls below {100 * accuracy:g} % at {at_size}", size
     if trial.goal == "best":
         return _verdict_on_best(trial, design, scores)
+    if trial.goal == "cheapest":
+        return _verdict_on_cheapest(trial, design, scores), None
     if trial.goal == "frontier":
         return _verdict_on_frontier(trial, design, scores), None
     if trial.goal == "difference":
@@ -410,6 +527,13 @@ def _verdict(trial: Trial, scores: Sequence[Floats]) -> tuple[str, Estimate | No
             precise += 1
     cells = count(len(scores), "cell")
     return f"{trial.title}: {precise} of {cells} known to within the margin", None
+
+
+def _verdict_on_cheapest(trial: Trial, design: Cheapest, scores: Sequence[Floats]) -> str:
+    choice = design.standing(scores).choice
+    if choice is None:
+        return "no setting is surely good enough"
+    return f"{trial.names[choice]} is the cheapest that is surely good enough"
 
 
 def _verdict_on_frontier(trial: Trial, design: Frontier, scores: Sequence[Floats]) -> str:

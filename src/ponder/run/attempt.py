@@ -312,9 +312,11 @@ class _Sent(JobObserver):
         self._open = self._open.plus(self._limit(request))
 
     def billed(self, request: Request, bill: Bill) -> None:
-        if request.limit:
-            bill = bill.as_reward(None)
         limit = request.limit or self._model.turn_limit(request.prompt_limit, request.budget)
+        if request.limit and request.limit.reward_tokens:
+            bill = bill.as_reward(None)
+        if request.limit and not request.limit.tokens and not request.limit.reward_tokens:
+            limit = None  # another model, whose reply has none
         self._run.ledger.check_bill(bill, limit)
 
     def retried(self, request: Request, retry: Retry) -> None:

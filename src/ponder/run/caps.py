@@ -69,7 +69,9 @@ MOST = 2**62  # tokens, where only money has a cap
 
 def priced(bill: Bill, prices: Prices | None) -> Money:
     """Return the tokens of a bill and their price, the reward's part included."""
-    cost = bill.reward_cost + (cost_of(bill, prices) or 0.0)
+    cost = cost_of(bill, prices)
+    if cost is None:
+        cost = bill.reward_cost
     return Money(bill.total_tokens, cost)
 
 
@@ -80,10 +82,10 @@ def priced_at_most(spend: Spend | None, prices: Prices | None) -> Money:
     """
     if spend is None:
         return NOTHING
-    cost = spend.reward_cost
+    cost = spend.other_cost
     if prices:
-        cost += prices.cost_at_most(spend)
-    return Money(spend.tokens + spend.reward_tokens, cost)
+        cost = prices.cost_at_most(spend)
+    return Money(spend.tokens + spend.reward_tokens, cost + spend.reward_cost)
 
 
 def tolerated(limit: Spend | None) -> Spend | None:
@@ -94,6 +96,8 @@ def tolerated(limit: Spend | None) -> Spend | None:
         prompt_tokens=math.ceil(PROMPT_TOLERANCE * limit.prompt_tokens),
         reward_tokens=math.ceil(PROMPT_TOLERANCE * limit.reward_tokens),
         reward_cost=PROMPT_TOLERANCE * limit.reward_cost,
+        other_prompt_tokens=math.ceil(PROMPT_TOLERANCE * limit.other_prompt_tokens),
+        other_cost=PROMPT_TOLERANCE * limit.other_cost,
     )
 
 
@@ -495,12 +499,6 @@ def _check_caps(cells: Iterable[StudyCell], key: str) -> None:
     """Raise `UserError` if the cap of this key could not be kept."""
     for cell in {cell.model_key: cell for cell in cells}.values():
         name = cell.label.model
-        if cell.turn_limit(0, None) is None:
-            raise UserError(
-                f"{key} can't be kept: a reply of `{name}` has no limit",
-                hint="give its [[model]] a `budget`, in completion tokens",
-                in_python='model={…, "budget": 4096}',
-            )
         models = [(name, cell.model)]
         for helper in (*cell.asks(), *cell.prepared_by()):
             models.append((helper.title(), helper))
@@ -510,6 +508,12 @@ def _check_caps(cells: Iterable[StudyCell], key: str) -> None:
                     f"{key} can't be kept: {reply}",
                     hint="give it a `budget`, in completion tokens: model = { …, budget = 4096 }",
                 )
+        if cell.turn_limit(0, None) is None:
+            raise UserError(
+                f"{key} can't be kept: a reply of `{name}` has no limit",
+                hint="give its [[model]] a `budget`, in completion tokens",
+                in_python='model={…, "budget": 4096}',
+            )
         for name, model in models:
             if key == "max_cost" and model.prices is None and model.server():
                 raise UserError(

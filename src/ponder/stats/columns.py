@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ponder.core import Outcome, TokenKind
+from ponder.core import Outcome, Resource
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -31,7 +31,7 @@ class Columns:
     correct: Bools
     unparsed: Bools
     truncated: Bools
-    tokens: Floats  # of the requested kind; for a truncated attempt a lower bound of its need
+    tokens: Floats  # or another resource; for a truncated attempt a lower bound of its need
     failed_size: Floats  # the sizes of the failed attempts
 
     def __len__(self) -> int:
@@ -89,7 +89,7 @@ def by_problem(outcomes: Iterable[Outcome]) -> list[Outcome]:
 
 
 def columns(
-    outcomes: Sequence[Outcome], tokens: TokenKind = "thinking", *, pooled: bool = False
+    outcomes: Sequence[Outcome], resource: Resource = "thinking", *, pooled: bool = False
 ) -> Columns:
     """Return outcomes as columns.
 
@@ -106,7 +106,7 @@ def columns(
         correct=_bools(o.ended == "right" for o in rows),
         unparsed=_bools(o.ended == "unparsed" for o in rows),
         truncated=_bools(o.ended == "truncated" for o in rows),
-        tokens=_floats(o.tokens(tokens) for o in rows),
+        tokens=_floats(o.used(resource) for o in rows),
         failed_size=np.array(failed_sizes, dtype=np.float64),
     )
 

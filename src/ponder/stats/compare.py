@@ -22,7 +22,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from ponder.core import Estimate, Outcome, Prices, TokenKind
+from ponder.core import Estimate, Outcome, Resource
 from ponder.core.text import count
 from ponder.stats.columns import FEWEST_PAIRS, Bools
 from ponder.stats.corrections import FALSE_RATE, benjamini_hochberg, p_value
@@ -54,6 +54,7 @@ Quantity: TypeAlias = Literal[
     "money per right answer",
 ]
 
+MONEY_PER_RIGHT: Quantity = "money per right answer"
 CLIFF = (
     "accuracy may fall within one step of sizes, so it is compared without pairing; "
     "sizes in between would tell more"
@@ -131,19 +132,20 @@ def compare(
     first: Sequence[Outcome],
     second: Sequence[Outcome],
     margin: float = 0.03,
-    tokens: TokenKind = "output",
-    prices: tuple[Prices | None, Prices | None] = (None, None),
+    resource: Resource = "output",
+    *,
+    money: bool = False,
 ) -> PairComparison | None:
     """Compare two models on one task, A first; None if they answered no problem in common."""
-    return compare_tasks([(first, second)], margin, tokens, prices)[0]
+    return compare_tasks([(first, second)], margin, resource, money=money)[0]
 
 
 def compare_tasks(
     tasks: Sequence[tuple[Sequence[Outcome], Sequence[Outcome]]],
     margin: float = 0.03,
-    tokens: TokenKind = "output",
-    prices: tuple[Prices | None, Prices | None] = (None, None),
+    resource: Resource = "output",
     *,
+    money: bool = False,
     planned: bool = False,
     analyses: int = 1,
 ) -> list[PairComparison | None]:
@@ -154,7 +156,7 @@ def compare_tasks(
     """
     quantities: list[_Quantities | None] = []
     for first, second in tasks:
-        matched = pair(first, second, tokens, prices)
+        matched = pair(first, second, resource, money=money)
         quantities.append(_Quantities(matched, analyses) if matched else None)
     q_values = iter(_q_values([task.rows for task in quantities if task], planned))
     results: list[PairComparison | None] = []
@@ -354,17 +356,19 @@ class _Quantities:
             self.omitted.append(("tokens per right answer", NO_RIGHT_ANSWER))
 
     def _add_money_per_right(self) -> None:
+        if self.pair.first.variant.resource in ("cost", "seconds"):
+            return
         priced = [side for side in self.pair.sides if side.cost is not None]
         if not priced:
-            self.omitted.append(("money per right answer", "neither has `prices`"))
+            self.omitted.append((MONEY_PER_RIGHT, "neither has `prices`"))
             return
         if len(priced) == 1:
-            self.omitted.append(("money per right answer", "only one of them has `prices`"))
+            self.omitted.append((MONEY_PER_RIGHT, "only one of them has `prices`"))
             return
         first = per_right(self.pair.first, self.pair.first.cost)
         second = per_right(self.pair.second, self.pair.second.cost)
         if first and second:
-            self.rows.append(self._ratio("money per right answer", first, second))
+            self.rows.append(self._ratio(MONEY_PER_RIGHT, first, second))
 
 
 def _by_size(pair: Pair, curves: TokenLogs | None, level: float) -> list[SizeRow]:

@@ -11,8 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from statistics import NormalDist
+
+import numpy as np
 
 from ponder.core import Estimate
+from ponder.stats.columns import Floats
+from ponder.stats.distributions import z_quantile
 
 LEAST_P = 1e-5  # smaller ones are given as this
 FALSE_RATE = 0.05  # of the findings
@@ -55,3 +61,22 @@ def benjamini_hochberg(p: Sequence[float]) -> list[float]:
         least = min(least, p[i] * tests / rank)
         q[i] = least
     return q
+
+
+def level_for_all(
+    root: Floats, level: float = 0.95, replicates: int = 4000, seed: int = 0
+) -> float:
+    """Return the level of each of several intervals at which all of them hold together.
+
+    `root` is intervals × factors, with rows of length 1, and root @ root.T the correlation of the
+    estimates (single-step max-t; Hothorn, Bretz & Westfall 2008).
+    """
+    drawn = _normals(replicates, root.shape[1], seed) @ root.T
+    largest = float(np.quantile(np.abs(drawn).max(axis=1), level))
+    critical_value = max(largest, z_quantile((1 + level) / 2))
+    return 2 * NormalDist().cdf(critical_value) - 1
+
+
+@lru_cache(maxsize=2)
+def _normals(replicates: int, factors: int, seed: int) -> Floats:
+    return np.random.default_rng(seed).standard_normal((replicates, factors))

@@ -254,13 +254,14 @@ def line(data: Columns, level: float = 0.95) -> Line | None:
 
 
 def by_budget(
-    data: Columns, unlimited: Estimate, level: float = 0.95
+    data: Columns, unlimited: Estimate, level: float = 0.95, *, whole: bool = True
 ) -> list[tuple[float, Estimate]]:
     """Return budgets of tokens, and the critical size if only answers within each count as right.
 
     No model is queried again: under a smaller budget, an attempt would have been the same until it
     was cut. The largest budget is the one that the attempts had (if none was truncated, the next
-    power of two), with `unlimited` as its critical size.
+    power of two), with `unlimited` as its critical size. Budgets are `whole` numbers, unless they
+    are of money or seconds.
     """
     if not len(data) or data.tokens.max() <= 0:
         return []
@@ -274,7 +275,9 @@ def by_budget(
         smallest_cap = largest
     rows = []
     for fraction in BUDGETS:
-        budget = float(math.floor(fraction * largest))
+        budget = fraction * largest
+        if whole:
+            budget = float(math.floor(budget))
         if budget <= smallest_cap:
             within = data.correct & (data.tokens <= budget)
             critical = critical_size(replace(data, correct=within), level, replicates=400)

@@ -1,6 +1,7 @@
 """Compare variants of a model by accuracy and tokens on the same problems.
 
-That is the frontier, the savings, and the accuracy under a budget of tokens.
+That is the frontier, the savings, and the accuracy under a budget of tokens. Instead of tokens it
+may be money or seconds: wherever this file says tokens, it means the resource of its `Variants`.
 
 Two things vary by chance: the problems, which all variants share, and the training seed of each
 trained variant. Redrawing three seeds would understate how much they differ, so the variance
@@ -22,16 +23,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import NormalDist
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from ponder.core import Estimate, Outcome, TokenKind, seed_from
+from ponder.core import Estimate, Outcome, Resource, seed_from
 from ponder.stats.accuracy import accuracy, mean
 from ponder.stats.bootstrap import resampled_sums, strata
 from ponder.stats.columns import FEWEST_PAIRS, Bools, Floats, Ints, summed
-from ponder.stats.corrections import p_value
+from ponder.stats.corrections import level_for_all, p_value
 from ponder.stats.distributions import t_quantile, z_quantile
 from ponder.stats.paired import paired_difference
 from ponder.stats.seeds import PooledSeeds, Spread, pooled, spread, widened
@@ -54,16 +54,26 @@ class Variant:
     seeds: tuple[tuple[int, ...], ...]
     seed: Ints  # index into `seeds`
     problem: Ints  # counted from 0, the same for every variant
-    tokens: Floats  # of the requested kind
+    tokens: Floats  # or another resource, as requested
     correct: Bools
     made_tokens: float  # rollouts and training, averaged over its seeds
     made_seconds: float
     # how much accuracy varies between seeds, if other variants say so too
     pool: PooledSeeds | None = None
+    resource: Resource = "output"  # that `tokens` holds
 
     @property
     def problems(self) -> int:
         return int(self.problem.max()) + 1
+
+    @property
+    def made(self) -> float:
+        """What making it took of its resource; nan for money, since training has no price."""
+        if self.resource == "seconds":
+            return self.made_seconds
+        if self.resource == "cost" and (self.made_tokens or self.made_seconds):
+            return math.nan
+        return self.made_tokens
 
     def within(self, budget: float) -> Bools:
         """Return which attempts are right and took no more tokens than this."""
@@ -117,7 +127,7 @@ class VariantSummary:
     against: Comparison | None  # None for the reference itself, or if the reference has no answers
 
 
-def variants(outcomes: Mapping[str, Sequence[Outcome]], tokens: TokenKind = "output") -> Variants:
+def variants(outcomes: Mapping[str, Sequence[Outcome]], resource: Resource = "output") -> Variants:
     """Match the variants of one task, or of one size of it, given by name.
 
     A seed without any answer is left out.
@@ -144,7 +154,7 @@ def variants(outcomes: Mapping[str, Sequence[Outcome]], tokens: TokenKind = "out
     matched = []
     if common:
         number = {problem: i for i, problem in enumerate(common)}
-        matched = [_variant(name, seeds, number, tokens) for name, seeds in groups.items()]
+        matched = [_variant(name, seeds, number, resource) for name, seeds in groups.items()]
     sizes = np.array([size for size, _ in common])
     return Variants(
         variants=tuple(matched),
@@ -158,7 +168,7 @@ def _variant(
     name: str,
     by_seed: dict[tuple[int, ...], list[Outcome]],
     number: dict[tuple[int, str], int],
-    kind: TokenKind,
+    resource: Resource,
 ) -> Variant:
     """Return one variant's columns; `number` has the problems to keep."""
     trained = sorted(seed for seed in by_seed if seed)
@@ -170,7 +180,7 @@ def _variant(
     for i, attempts in enumerate(attempts_by_seed):
         kept = [o for o in attempts if (o.size, o.problem) in number]
         problem = np.fromiter((number[o.size, o.problem] for o in kept), dtype=np.int64)
-        tokens = np.fromiter((o.tokens(kind) for o in kept), dtype=np.float64)
+        tokens = np.fromiter((o.used(resource) for o in kept), dtype=np.float64)
         correct = np.fromiter((o.correct for o in kept), dtype=np.bool_)
         order = np.lexsort((correct, tokens, problem))
         columns.append((np.full(len(kept), i), problem[order], tokens[order], correct[order]))
@@ -189,6 +199,7 @@ def _variant(
         correct=correct,
         made_tokens=math.fsum(made_tokens) / len(made),
         made_seconds=math.fsum(made_seconds) / len(made),
+        resource=resource,
     )
 
 
@@ -270,7 +281,7 @@ def _comparisons(
     reference_tokens = tokens[:, [reference_index]]
     ratio = tokens / reference_tokens
     score = aes(ratio, right, right[:, [reference_index]], gain, loss)
-    made = np.array([variant.made_tokens for variant in data.variants])
+    made = np.array([variant.made for variant in data.variants])
     break_even = _quotient(made, reference_tokens - tokens)
     comparisons: list[Comparison | None] = []
     for k, variant in enumerate(data.variants):
@@ -283,10 +294,17 @@ def _comparisons(
                 p_value=difference_p(variant, reference),
                 ratio=_estimate(ratio[:, k], variant, level),
                 aes=_estimate(score[:, k], variant, level, least=-math.inf),
-                break_even=_estimate(break_even[:, k], variant, level),
+                break_even=_break_even(break_even[:, k], variant, level),
             )
         )
     return comparisons
+
+
+def _break_even(drawn: Floats, variant: Variant, level: float) -> Estimate:
+    """Return after how many answers a variant has saved what making it took."""
+    if math.isnan(variant.made):
+        return Estimate(math.nan, math.nan, math.nan, len(variant.correct), variant.problems)
+    return _estimate(drawn, variant, level)
 
 
 def mean_tokens(variant: Variant, level: float = 0.95) -> Estimate:
@@ -450,10 +468,7 @@ def simultaneous_level(
     correlation = (covariance / np.outer(error, error)).clip(-1, 1)
     values, vectors = np.linalg.eigh(correlation)
     root = vectors * np.sqrt(values.clip(0))
-    drawn = np.random.default_rng(seed).standard_normal((replicates, len(root))) @ root.T
-    largest = float(np.quantile(np.abs(drawn).max(axis=1), level))
-    critical_value = max(largest, z_quantile((1 + level) / 2))
-    return 2 * NormalDist().cdf(critical_value) - 1
+    return level_for_all(root, level, replicates, seed)
 
 
 def _covariance(right: Floats | Ints, attempts: Floats | Ints) -> Floats:

@@ -9,7 +9,8 @@ it, as they do an accuracy.
 Tokens are those of `lognormal`: truncated attempts needed more than they spent, so they are
 censored. A ratio of mean tokens would compare the caps instead: with a fifth of the attempts
 truncated, it covers the true ratio in 11 % of runs. The cost of a right answer takes what was
-spent, truncated attempts included: that is what was paid.
+spent, truncated attempts included: that is what was paid. Instead of tokens it may be money or
+seconds.
 
 For the critical size, problems are resampled jointly, both curves are fitted again, and the
 interval is the log ratio ± 1.96 standard deviations of the redrawn ones. That shows too little
@@ -25,7 +26,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ponder.core import Estimate, Outcome, Prices, TokenKind
+from ponder.core import Estimate, Outcome, Resource
 from ponder.stats.bootstrap import resampled_sums
 from ponder.stats.columns import FEWEST_PAIRS, Bools, Columns, Floats, columns, summed
 from ponder.stats.critical import Critical, counts_by_problem, critical_size, redrawn_log_sizes
@@ -44,7 +45,7 @@ class Side:
 
     data: Columns
     variant: Variant
-    cost: Floats | None  # money per attempt, by problem; None: no prices
+    cost: Floats | None  # money per attempt, by problem; None: unknown, or not asked for
     left_out: int  # problems that it answered and the other did not
     failed: int  # attempts
     seconds: Floats | None = None  # per attempt, by problem
@@ -76,31 +77,28 @@ class Pair:
 def pair(
     first: Sequence[Outcome],
     second: Sequence[Outcome],
-    tokens: TokenKind = "output",
-    prices: tuple[Prices | None, Prices | None] = (None, None),
+    resource: Resource = "output",
+    *,
+    money: bool = False,
 ) -> Pair | None:
     """Match the outcomes of two models on one task; None if they have no problem in common.
 
-    A problem counts if every training seed of both models answered it.
+    A problem counts if every training seed of both models answered it. With `money`, the sides have
+    their cost too.
     """
-    matched = variants({"A": first, "B": second}, tokens)
+    matched = variants({"A": first, "B": second}, resource)
     if len(matched.variants) < 2:
         return None
     answered = [_answered(first), _answered(second)]
     common = set.intersection(*answered[0], *answered[1])
     sides = []
-    for outcomes, by_seed, variant, price in zip(
-        (first, second), answered, matched.variants, prices, strict=True
-    ):
+    for outcomes, by_seed, variant in zip((first, second), answered, matched.variants, strict=True):
         kept = [o for o in outcomes if (o.size, o.problem) in common]
-        cost = None
-        if price:
-            cost = _problem_means(kept, [price.cost(o.bill) for o in kept])
         sides.append(
             Side(
-                data=columns(kept, tokens, pooled=True),
+                data=columns(kept, resource, pooled=True),
                 variant=variant,
-                cost=cost,
+                cost=_problem_means(kept, [o.cost for o in kept]) if money else None,
                 left_out=len(set.union(*by_seed) - common),
                 failed=sum(o.ended == "failed" for o in outcomes),
                 seconds=_problem_means(kept, [o.seconds for o in kept]),
@@ -118,12 +116,15 @@ def _answered(outcomes: Sequence[Outcome]) -> list[set[tuple[int, str]]]:
     return list(by_seed.values())
 
 
-def _problem_means(outcomes: Sequence[Outcome], amounts: Sequence[float]) -> Floats:
-    """Return the mean amount of an answered attempt, such as its cost, by problem."""
+def _problem_means(outcomes: Sequence[Outcome], amounts: Sequence[float | None]) -> Floats | None:
+    """Return the mean amount of an answered attempt by problem; None if one is unknown."""
     by_problem: dict[tuple[int, str], list[float]] = {}
     for o, amount in zip(outcomes, amounts, strict=True):
-        if o.answered:
-            by_problem.setdefault((o.size, o.problem), []).append(amount)
+        if not o.answered:
+            continue
+        if amount is None:
+            return None
+        by_problem.setdefault((o.size, o.problem), []).append(amount)
     means = [np.mean(sorted(by_problem[problem])) for problem in sorted(by_problem)]
     return np.array(means, dtype=np.float64)
 
@@ -246,7 +247,7 @@ def _logs(data: Sums, side: Side, degree: int) -> list[Log]:
     influence = influences(data, fitted)[:, :-2] @ rows.T
     problems = [data.problems, *problems_of_size.tolist()]
 
-    by_seed = side.variant.by_seed(np.log(np.maximum(side.variant.tokens, 1.0)))
+    by_seed = side.variant.by_seed(_log(side.variant.tokens))
     spreads = [spread(by_seed)] * len(rows)
     size_of = side.data.size_of_problem
     if len(data.sizes) == size_of.max() + 1:  # seeds may differ more at one size than over all
@@ -287,10 +288,10 @@ def _right_tokens(side: Side, problems: Bools) -> Log:
     """Return the mean over problems of the mean log tokens of their right attempts."""
     data = side.data
     right = summed(data.correct, data.problem)[problems]
-    log_tokens = data.correct * np.log(np.maximum(data.tokens, 1.0))
+    log_tokens = data.correct * _log(data.tokens)
     means = summed(log_tokens, data.problem)[problems] / right
     value = float(means.mean())
-    by_seed = side.variant.by_seed(np.log(np.maximum(side.variant.tokens, 1.0)))
+    by_seed = side.variant.by_seed(_log(side.variant.tokens))
     return Log(
         value=value,
         influence=(means - value) / len(means),
@@ -301,6 +302,16 @@ def _right_tokens(side: Side, problems: Bools) -> Log:
     )
 
 
+def _log(tokens: Floats) -> Floats:
+    """Return logarithms; an attempt without tokens counts as one, or as the least of any.
+
+    An attempt costs far less than one unit of money.
+    """
+    used = tokens[tokens > 0]
+    least = min(1.0, float(used.min(initial=1.0)))
+    return np.asarray(np.log(np.maximum(tokens, least)))
+
+
 def per_attempt(amounts: Floats | None, side: Side) -> Log | None:
     """Return the mean of amounts by problem, such as a cost; None if they are unknown or all 0."""
     if amounts is None or not amounts.any():
@@ -308,7 +319,7 @@ def per_attempt(amounts: Floats | None, side: Side) -> Log | None:
     mean = float(amounts.mean())
     # Money and seconds move with tokens, as far as training seeds are concerned.
     tokens_by_seed = side.variant.by_seed(side.variant.tokens)
-    relative = tokens_by_seed / max(tokens_by_seed.mean(), 1.0)
+    relative = tokens_by_seed / (tokens_by_seed.mean() or 1.0)
     return Log(
         value=math.log(mean),
         influence=(amounts / mean - 1) / len(amounts),

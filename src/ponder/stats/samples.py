@@ -45,7 +45,7 @@ def pass_at(tried: Ints, right: Ints, n: int, level: float = 0.95) -> Estimate:
     """Estimate pass@n on the problems that have at least n samples."""
     enough = tried >= n
     chances = pass_by_problem(tried[enough], right[enough], n)
-    return _over_problems(chances, int(tried[enough].sum()), n, level)
+    return over_problems(chances, int(tried[enough].sum()), n, level)
 
 
 class Votes(NamedTuple):
@@ -61,7 +61,7 @@ def majority_at(votes: Sequence[Votes], n: int, level: float = 0.95) -> Estimate
     """Estimate maj@n on the problems that have at least n samples."""
     enough = [v for v in votes if v.tried >= n]
     chances = np.array([majority_of_problem(v, n) for v in enough], dtype=np.float64)
-    return _over_problems(chances, sum(v.tried for v in enough), n, level)
+    return over_problems(chances, sum(v.tried for v in enough), n, level)
 
 
 def majority_of_problem(votes: Votes, n: int) -> float:
@@ -127,7 +127,7 @@ def _binomial(count: int, coin: float) -> Floats:
     return np.asarray(np.exp(log_probability), dtype=np.float64)
 
 
-def _over_problems(chances: Floats, attempts: int, n: int, level: float) -> Estimate:
+def over_problems(chances: Floats, attempts: int, n: int = 1, level: float = 0.95) -> Estimate:
     """Return the mean of the problems' probabilities, each from all subsets of n of its samples."""
     problems = len(chances)
     if problems == 0:

@@ -28,7 +28,7 @@ import msgspec
 
 from ponder.core import Attempt, Bill, Completion, Outcome, Problem, UserError
 from ponder.core.lock import acquire
-from ponder.core.nouns import BILLED_COST
+from ponder.core.nouns import BILLED_COST, OTHER_MODEL, REWARD
 from ponder.store.file import DamagedStore, connect, errors, sync_folder
 from ponder.store.outcomes import OutcomeReader
 from ponder.store.schema import (
@@ -61,7 +61,7 @@ IN_ORDER = f"""FROM problem CROSS JOIN attempt ON attempt.problem = problem.id
     WHERE source = ? AND {ASKED} AND status != 'open'"""
 FIRST_TURN = "CROSS JOIN turn ON turn.attempt = attempt.id AND turn.position = 0 WHERE"
 N_ATTEMPT = len(ATTEMPT.split(", "))
-REWARD = ("reward_prompt_tokens", "reward_completion_tokens", "reward_cost")  # fields of a bill
+PARTS = (REWARD, OTHER_MODEL)  # of a bill, which have no columns
 FOUND_PRICES = "found_prices"  # beside a study's settings
 STEPS = "step_scores"  # beside the measures of a turn
 BLOCKS = "blocks"  # the same
@@ -508,6 +508,36 @@ class Store:
             rows = self._db.execute(sql, (self._find(cell), cell.quota.samples))
             return {row[0]: row[1:] for row in rows}
 
+    def bills(self, cell: StudyCell) -> dict[int, Bill]:
+        """Return by position the summed bill of the answered attempts at a problem."""
+        names = [BILLED_COST, *itertools.chain.from_iterable(PARTS)]
+        in_details = ", ".join(
+            f"""TOTAL(CASE WHEN details LIKE '%"{name}"%'
+                THEN json_extract(details, '$.{name}') END)"""
+            for name in names
+        )
+        sql = f"""SELECT position, SUM(prompt_tokens), SUM(thinking_tokens), SUM(answer_tokens),
+                 SUM(seconds), SUM(cached_tokens), COUNT(*),
+                 SUM(details LIKE '%"{BILLED_COST}"%'), {in_details}
+                 FROM attempt JOIN problem ON problem.id = attempt.problem
+                 WHERE {ASKED} AND status NOT IN ('failed', 'open') GROUP BY position"""
+        bills = {}
+        with self._one_at_a_time, self._reading():
+            for row in self._db.execute(sql, self._asked(cell)):
+                position, prompt, thinking, answer, seconds, cached, answers, reported = row[:8]
+                amounts = dict(zip(names, row[8:], strict=True))
+                cost = amounts.pop(BILLED_COST)
+                bill = Bill(
+                    prompt,
+                    thinking,
+                    answer,
+                    seconds,
+                    cached_tokens=cached or 0,
+                    cost=cost if reported == answers else None,
+                )
+                bills[position] = _with_parts(bill, amounts)
+        return bills
+
     def begun(self, cell: StudyCell) -> dict[tuple[int, int], tuple[Completion, ...]]:
         """Return the finished turns of interrupted conversations, by position and sample."""
         sql = """SELECT position, sample, attempt.id
@@ -535,7 +565,7 @@ class Store:
                 cost = self._billed_cost(cell, count)
                 bill += Bill(prompt, thinking, answer, seconds, cached_tokens=cached, cost=cost)
                 if cell.methods:
-                    bill += self._rewards(cell)
+                    bill += self._parts(cell)
         return answers, bill
 
     def _billed_cost(self, cell: StudyCell, answers: int) -> float | None:
@@ -551,18 +581,17 @@ class Store:
             return None
         return float(cost)
 
-    def _rewards(self, cell: StudyCell) -> Bill:
-        """Return what rewards read and wrote for the answered attempts of a cell."""
-        sums = ", ".join(f"TOTAL(json_extract(details, '$.{name}'))" for name in REWARD)
-        sql = f"""SELECT {sums} FROM attempt JOIN problem ON problem.id = attempt.problem
-                  WHERE {ASKED} AND status NOT IN ('failed', 'open')
-                  AND details LIKE '%"reward_cost"%'"""
-        prompt, completion, cost = self._db.execute(sql, self._asked(cell)).fetchone()
-        return Bill(
-            reward_prompt_tokens=int(prompt),
-            reward_completion_tokens=int(completion),
-            reward_cost=cost,
-        )
+    def _parts(self, cell: StudyCell) -> Bill:
+        """Return what the bills of a cell's answered attempts say of rewards and other models."""
+        amounts: dict[str, float] = {}
+        for part in PARTS:
+            sums = ", ".join(f"TOTAL(json_extract(details, '$.{name}'))" for name in part)
+            sql = f"""SELECT {sums} FROM attempt JOIN problem ON problem.id = attempt.problem
+                      WHERE {ASKED} AND status NOT IN ('failed', 'open')
+                      AND details LIKE '%"{part[-1]}"%'"""
+            row = self._db.execute(sql, self._asked(cell)).fetchone()
+            amounts |= dict(zip(part, row, strict=True))
+        return _with_parts(Bill(), amounts)
 
     def sum_of_squares(self, cell: StudyCell) -> float:
         """Return the sum of the squared tokens of the answered attempts of a cell."""
@@ -698,14 +727,25 @@ class Store:
 def billed_part(bill: Bill) -> dict[str, float]:
     """Return what of a bill has no column, for a turn's measures and an attempt's details.
 
-    That is a reward's tokens and cost, and the cost that the server reported.
+    That is a reward's tokens and cost, those of another model, and the cost that the server
+    reported.
     """
-    amounts = {name: getattr(bill, name) for name in REWARD}
-    if not any(amounts.values()):
-        amounts = {}
+    amounts: dict[str, float] = {}
+    for part in PARTS:
+        values = {name: getattr(bill, name) for name in part}
+        if any(values.values()):
+            amounts |= values
     if bill.cost is not None:
         amounts[BILLED_COST] = bill.cost
     return amounts
+
+
+def _with_parts(bill: Bill, amounts: Mapping[str, float]) -> Bill:
+    """Return a bill with the amounts that have no columns."""
+    values: dict[str, Any] = {}
+    for name, amount in amounts.items():
+        values[name] = amount if name.endswith("_cost") else int(amount)
+    return replace(bill, **values)
 
 
 def _json_or_none(table: Mapping[str, Any]) -> str | None:
@@ -777,7 +817,9 @@ def _turns(db: sqlite3.Connection, attempt: int) -> Iterator[Completion]:
         if compressed:
             thinking = zlib.decompress(compressed).decode()
         measures = _decoded(text)
-        reward = [measures.pop(name, 0) for name in REWARD]
+        parts = {}
+        for name in itertools.chain.from_iterable(PARTS):
+            parts[name] = measures.pop(name, 0)
         cost = measures.pop(BILLED_COST, None)
         step_scores = tuple((end, score) for end, score in measures.pop(STEPS, ()))
         blocks = measures.pop(BLOCKS, "")
@@ -785,7 +827,7 @@ def _turns(db: sqlite3.Connection, attempt: int) -> Iterator[Completion]:
             thinking,
             answer,
             stop,
-            replace(Bill(*bill, *reward), cost=cost),
+            _with_parts(replace(Bill(*bill), cost=cost), parts),
             measures,
             blocks=blocks,
             step_scores=step_scores,

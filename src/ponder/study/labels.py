@@ -609,6 +609,11 @@ def cells_called(cells: Iterable[StudyCell], noun: str, name: str) -> list[Study
     return [cell for cell in cells if getattr(cell.label, noun) == name]
 
 
+def setting_label(label: Label) -> str:
+    """Name a variant that is asked with one of several prompts, each a task of the study."""
+    return f"{label.variant}, {label.task}"
+
+
 def unknown_name(cells: Iterable[StudyCell], noun: str, name: str) -> UserError:
     """Return the error for a name that `cells_called` finds nothing for."""
     names: dict[str, None] = {}

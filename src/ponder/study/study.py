@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, TypeVar, get_type_hints
+from typing import Any, Literal, NamedTuple, Self, TypeVar, get_args, get_type_hints
 
 from ponder.core import (
     Figure,
@@ -40,8 +40,10 @@ from ponder.core.settings import (
     build,
     check_name,
     convert,
+    load,
     sweep,
     sweep_size,
+    toml,
     variants,
 )
 from ponder.study.cell import Hosting, Quota, Resources, StudyCell
@@ -438,7 +440,7 @@ class StudySpec:
                         making.append(self._ray(method_table, Resources, location / "method" / j))
                     for swept_chain in self._swept_chains(chain, location):
                         tables = [method_table for method_table, _ in swept_chain]
-                        methods = self._methods(tables, model, location)
+                        methods = self._methods(tables, model, variant, location)
                         components = [base]
                         for method, (written, names) in zip(methods, swept_chain, strict=True):
                             component = Component(
@@ -484,15 +486,16 @@ class StudySpec:
         yield from itertools.product(*variants_of_each)
 
     def _methods(
-        self, tables: Sequence[Table], model: Model, location: Location
+        self, tables: Sequence[Table], model: Model, model_table: Table, location: Location
     ) -> tuple[Method, ...]:
         """Build a chain of methods, each with the problems that it may train on."""
         methods: list[Method] = []
         for j, table in enumerate(tables):
+            method_location = location / "method" / j
             method: Method = build(
                 "methods",
-                table,
-                location / "method" / j,
+                self._with_models(table, model_table, method_location),
+                method_location,
                 self.folder,
                 METHOD_KEYS,
                 self.place,
@@ -508,6 +511,23 @@ class StudySpec:
                 method = method.with_training(train_on)
             methods.append(method)
         return tuple(methods)
+
+    def _with_models(self, table: Table, model_table: Table, location: Location) -> Table:
+        """Return a method's table in which a model without a name is its [[model]], changed.
+
+        So `to = { effort = "high" }` needn't repeat the id, the url and the key.
+        """
+        hints = get_type_hints(load("methods", table["name"], location, self.folder))
+        completed = dict(table)
+        for key, value in table.items():
+            hint = hints.get(key)
+            if Model not in (hint, *get_args(hint)):
+                continue
+            if isinstance(value, Mapping) and value and "name" not in value:
+                changes = [f"{name}={_plain_text(setting)}" for name, setting in value.items()]
+                label = {"label": " ".join(changes)}
+                completed[key] = {**model_table, **label, **value}
+        return completed
 
     @cached_property
     def training_problems(self) -> tuple[TrainingProblems, ...]:
@@ -620,6 +640,11 @@ def _chains(table: Table) -> Sequence[Sequence[Table]]:
     if methods and all(isinstance(chain, list | tuple) for chain in methods):
         return methods
     return [methods]
+
+
+def _plain_text(value: Any) -> str:
+    """Return a setting's value as a label writes it."""
+    return value if isinstance(value, str) else toml(value)
 
 
 def _without(table: Any, keys: Sequence[str]) -> Any:

@@ -164,7 +164,7 @@ def valid_p_value(p_value: float, analyses: int = ANALYSES) -> float:
     if analyses == 1:
         return p_value
     z = NormalDist().inv_cdf(1 - min(p_value, 1.0) / 2)
-    return 1 - _inside(z, 2, analyses)
+    return 1 - _inside([z] * analyses, 2)
 
 
 def analysis_sizes(problems: int, analyses: int = ANALYSES) -> list[int]:
@@ -185,14 +185,26 @@ def pocock(level: float, sides: int, analyses: int = ANALYSES) -> float:
 
     That is at all analyses (Pocock 1977), on one side or, in absolute value, on both.
     """
+    return boundary(level, sides, analyses, 0.5)[-1]
+
+
+@cache
+def boundary(level: float, sides: int, analyses: int, shape: float) -> tuple[float, ...]:
+    """Return for each analysis the value that a running z-score of mean 0 stays below.
+
+    It stays below all of them with probability `level`. The values fall with the fraction of the
+    information as its power `shape` − ½ (Wang & Tsiatis 1987): at ½ all are equal (Pocock 1977),
+    at 0 the last is hardly above that of a single analysis, and the first hardly ever reached.
+    """
+    profile = [(k / analyses) ** (shape - 0.5) for k in range(1, analyses + 1)]
     low, high = 0.0, 8.0
     for _ in range(30):
         middle = (low + high) / 2
-        if _inside(middle, sides, analyses) < level:
+        if _inside([middle * factor for factor in profile], sides) < level:
             low = middle
         else:
             high = middle
-    return high
+    return tuple(high * factor for factor in profile)
 
 
 def as_t(value: float, problems: int) -> float:
@@ -200,7 +212,7 @@ def as_t(value: float, problems: int) -> float:
     return t_quantile(NormalDist().cdf(value), max(1, problems - 1))
 
 
-def _inside(value: float, sides: int, analyses: int) -> float:
+def _inside(values: Sequence[float], sides: int) -> float:
     """Return the probability of no crossing, by the recursion of Armitage et al. (1969).
 
     Each analysis is integrated with 64 Gauss-Legendre nodes.
@@ -209,7 +221,7 @@ def _inside(value: float, sides: int, analyses: int) -> float:
     density = np.array([1.0])
     position = np.array([0.0])
     node_widths = np.array([1.0])
-    for analysis in range(1, analyses + 1):
+    for analysis, value in enumerate(values, start=1):
         top = value * math.sqrt(analysis)
         bottom = -top if sides == 2 else -8.0 * math.sqrt(analysis)
         next_position = (top - bottom) / 2 * nodes + (top + bottom) / 2

@@ -1,0 +1,126 @@
+"""`ponder tune`: the cheapest setting of a study that is good enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ponder.cli.options import command, load, study_options
+from ponder.cli.output import bold, say, table, tell, wrap
+from ponder.cli.study import run_in_terminal
+from ponder.core.text import count
+
+if TYPE_CHECKING:
+    from ponder.results.tuning import Step, Tuning
+
+
+@click.command(epilog="Example: ponder tune thinking --margin 0.02 --by cost --volume 1000")
+@study_options
+@click.option(
+    "--margin",
+    type=float,
+    help="Tolerable loss of accuracy, as a fraction.  [default: 0.02]",
+)
+@click.option(
+    "--floor",
+    type=float,
+    help="Accuracy that is good enough, instead of a margin to the reference.",
+)
+@click.option(
+    "--reference",
+    metavar="LABEL",
+    default="",
+    help="Setting to compare with.  [default: the most accurate]",
+)
+@click.option(
+    "--by",
+    type=click.Choice(["tokens", "cost", "seconds"]),
+    help="What to save.  [default: cost if all prices are known, else tokens]",
+)
+@click.option(
+    "--volume",
+    type=click.FloatRange(0, min_open=True),
+    metavar="REQUESTS",
+    help="Requests per day, to say what a month costs.",
+)
+@click.option("--stored", is_flag=True, help="Ask nothing: use the attempts in the store.")
+def tune(
+    study: str,
+    store: Path,
+    settings: tuple[str, ...],
+    models: tuple[str, ...],
+    as_json: bool,
+    margin: float | None,
+    floor: float | None,
+    reference: str,
+    by: str | None,
+    volume: float | None,
+    stored: bool,
+) -> None:
+    """Find the cheapest setting of STUDY that is good enough, and what it saves.
+
+    Good enough is an accuracy that is not worse than the reference's by more than --margin, or at
+    least --floor. The settings are the models, methods and swept keys of the study. Those that are
+    certainly too weak or too expensive get no more problems, so a run takes fewer attempts than
+    `ponder run`. If interrupted, run it again to resume. Exits with code 1 if no setting is surely
+    good enough.
+    """
+    from ponder.results.tuning import with_goal
+
+    loaded = with_goal(load(study, settings, models), margin, floor, reference, by)
+    if not stored:
+        tally = run_in_terminal(loaded, store)
+        if tally.failed:
+            tell(f"{count(tally.failed, 'attempt')} failed and left out; run again to retry")
+    result = loaded.results(store).tuning
+
+    def compare_command(a: str, b: str) -> str:
+        return command("compare", study, settings, store, models, [a, b])
+
+    say(result.as_json(volume), as_json, lambda: text(result, volume, compare_command))
+    if result.chosen is None:
+        raise click.exceptions.Exit(1)
+
+
+def text(result: Tuning, volume: float | None, compare_command: Callable[[str, str], str]) -> str:
+    """Return the verdict, the table of settings, what each step changes, and what to deploy.
+
+    `compare_command` is the command that compares two settings by their labels.
+    """
+    from ponder.results.deploy import deploy
+    from ponder.results.routing import routing_sentences, routing_table
+
+    paragraphs = [bold(wrap(" ".join(result.verdict(volume))))]
+    rows = result.table()
+    paragraphs.append(table(rows, numbers=len(rows[0]) - 2))
+    steps = [_step(step, compare_command) for step in result.steps if step.changes]
+    if steps:
+        paragraphs.append("\n".join(steps))
+    if result.routing is not None:
+        paragraphs.append(wrap(" ".join(routing_sentences(result.routing))))
+        if result.routing.worth != "no":
+            rows = routing_table(result.routing, result.by, result.currency)
+            paragraphs.append(table(rows, numbers=len(rows[0]) - 1))
+    if result.chosen is not None:
+        deployment = deploy(result.chosen.cells[0])
+        for title, lines in deployment.sections():
+            paragraphs.append(f"{bold(title)}\n{lines}")
+    used = f"{result.attempts:,} of the full plan's {count(result.full_plan, 'attempt')}"
+    if result.adaptive:
+        used += (
+            "; intervals of differences and savings are valid although the run chose when to end"
+        )
+    paragraphs.append(wrap(used))
+    return "\n\n".join(paragraphs)
+
+
+def _step(step: Step, compare_command: Callable[[str, str], str]) -> str:
+    """Say which problems a more expensive setting gains and loses, and where to read them."""
+    gained = count(len(step.gained), "problem")
+    shown = compare_command(step.first, step.second)
+    sentence = f"{step.first} → {step.second}: gains {gained}, loses {len(step.lost)}; {shown}"
+    sizes = sorted({change.size for change in step.changes})
+    return f"{sentence} --disagree {sizes[-1]}"

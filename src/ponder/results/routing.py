@@ -1,0 +1,169 @@
+"""What routing could save, as sentences, a table, and JSON, for `ponder tune`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Literal, TypeAlias
+
+from ponder.core import Estimate, Records
+from ponder.core.text import interval
+from ponder.stats.routing import LITTLE, Route, Routing, Scored
+
+# What is saved: output tokens, money or seconds.
+By: TypeAlias = Literal["tokens", "cost", "seconds"]
+ROWS = 5  # of the table, besides the best single setting and the oracle
+
+
+def routing_sentences(routing: Routing) -> list[str]:
+    """Return in one to three sentences whether routing is worth it."""
+    best = routing.best
+    oracle = routing.oracle
+    bound = _percent(oracle.saving)
+    most = f"choosing the right setting for each problem would save at most {bound} beside"
+    if oracle.saving.value < LITTLE:
+        return [f"Routing isn't worth it: even {most} `{routing.single}`."]
+    sentences = []
+    if best.rule.sign == "none":
+        sentences.append(
+            f"Routing isn't worth it: no rule beats `{best.cheap}` for every problem "
+            f"(difference within {100 * routing.margin:g} points allowed)."
+        )
+    elif routing.worth == "no":
+        sentences.append(
+            f"Routing isn't shown to be worth it: the best rule, {rule_text(best)}, saves "
+            f"{_percent(best.scored.saving)} beside `{routing.single}`, which may be nothing."
+        )
+    else:
+        points = f"(difference {_points(best.scored.difference)} points)"
+        margin = f"{100 * routing.margin:g} {'point' if routing.margin == 0.01 else 'points'}"
+        quality = f"is not worse by more than {margin} {points}"
+        opening = "Routing is worth it"
+        if routing.worth == "unclear":
+            quality = f"may be worse by more than {margin} {points}"
+            opening = "Routing may be worth it"
+        sentences.append(
+            f"{opening}: {rule_text(best)} saves {_percent(best.scored.saving)} beside "
+            f"`{routing.single}` and {quality}."
+        )
+    sentences.append(_oracle_sentence(routing, most))
+    return sentences
+
+
+def _oracle_sentence(routing: Routing, most: str) -> str:
+    held_out = routing.held_out_oracle
+    sentence = f"{most[0].upper()}{most[1:]} `{routing.single}`"
+    if held_out is None:
+        sentence += ", an upper bound that is inflated by luck: there is one sample per problem"
+    else:
+        saved = f"{_percent(held_out.saving)} (difference {_points(held_out.difference)} points)"
+        sentence += f"; chosen by other samples of the problem, {saved}"
+    if routing.worth == "yes":
+        sentence += f"; the rule reaches {_percent(routing.reached)} of it"
+    return f"{sentence}."
+
+
+def rule_text(route: Route) -> str:
+    """Return a route in words."""
+    if route.rule.sign == "none":
+        return f"`{route.cheap}` alone"
+    if route.rule.asks_first:
+        first = f"`{route.cheap}` first"
+        if route.rule.sign.startswith("disagree"):
+            first = f"`{route.cheap}` {route.rule.sign[-1]} times first"
+        return f"{first}, then `{route.expensive}` if {_condition(route)}"
+    return f"`{route.expensive}` if {_condition(route)}, else `{route.cheap}`"
+
+
+def _condition(route: Route) -> str:
+    sign = route.rule.sign
+    if sign.startswith("disagree"):
+        return "the answers disagree"
+    if sign in ("unparsed", "truncated", "unparsed or truncated"):
+        return f"the answer is {sign}"
+    return route.rule.text()
+
+
+def routing_table(routing: Routing, by: By, currency: str = "USD") -> list[list[str]]:
+    """Return the best single setting, the oracle and the best rules as text, a heading first."""
+    unit = currency if by == "cost" else by
+    rows = [["policy", "escalated %", "accuracy %", unit, "saving %", "difference"]]
+    single = Scored(routing.single_accuracy, routing.single_cost, _NO_CHANGE, _NO_CHANGE)
+    rows.append([f"`{routing.single}` alone", "", *_cells(single)])
+    for route in shown_routes(routing):
+        rows.append([rule_text(route), _ends(route.escalated, 100), *_cells(route.scored)])
+    if routing.held_out_oracle is not None:
+        rows.append(["oracle, held-out samples", "", *_cells(routing.held_out_oracle)])
+    rows.append(["oracle, with luck", "", *_cells(routing.oracle)])
+    return rows
+
+
+def shown_routes(routing: Routing) -> Sequence[Route]:
+    """Return the routes worth a row: those that save most and aren't surely too weak."""
+    good = []
+    for route in routing.routes:
+        if route.scored.difference.high > -routing.margin and route.scored.saving.high > 0:
+            good.append(route)
+    return good[:ROWS]
+
+
+def routing_json(routing: Routing) -> dict[str, Any]:
+    """Return everything as JSON, with the settings of `escalate` that deploy each rule."""
+    routes: Records = [_route_json(route) for route in routing.routes]
+    held_out = routing.held_out_oracle
+    return {
+        "worth": routing.worth,
+        "verdict": routing_sentences(routing),
+        "problems": routing.problems,
+        "margin": routing.margin,
+        "settings": list(routing.settings),
+        "single": routing.single,
+        "single_accuracy": asdict(routing.single_accuracy),
+        "single_cost": asdict(routing.single_cost),
+        "oracle": asdict(routing.oracle),
+        "held_out_oracle": asdict(held_out) if held_out else None,
+        "reached": asdict(routing.reached),
+        "best": _route_json(routing.best),
+        "routes": routes,
+    }
+
+
+def _route_json(route: Route) -> dict[str, Any]:
+    return {
+        "cheap": route.cheap,
+        "expensive": route.expensive,
+        "rule": route.rule.text(),
+        "escalate": route.rule.escalate(),
+        "escalated": asdict(route.escalated),
+        **asdict(route.scored),
+    }
+
+
+_NO_CHANGE = Estimate(0.0, 0.0, 0.0, 0, 0)
+
+
+def _cells(scored: Scored) -> list[str]:
+    if scored.saving is _NO_CHANGE:
+        return [_ends(scored.accuracy, 100), _ends(scored.cost), "", ""]
+    return [
+        _ends(scored.accuracy, 100),
+        _ends(scored.cost),
+        _ends(scored.saving, 100),
+        _points(scored.difference),
+    ]
+
+
+def _ends(estimate: Estimate, scale: float = 1.0, *, signed: bool = False) -> str:
+    value, low, high = interval(
+        estimate.value, estimate.low, estimate.high, scale=scale, signed=signed
+    )
+    return f"{value} [{low}, {high}]"
+
+
+def _points(estimate: Estimate) -> str:
+    return _ends(estimate, 100, signed=True)
+
+
+def _percent(estimate: Estimate) -> str:
+    value, low, high = interval(estimate.value, estimate.low, estimate.high, scale=100)
+    return f"{value} % [{low}, {high}]"

@@ -1,0 +1,572 @@
+"""`ponder.tune`: the cheapest setting that is good enough, with the reasons, in words and as JSON.
+
+A study whose `stop` has the goal `cheapest` is asked adaptively (`run/adaptive.py`), and its design
+(`stats/designs/cheapest.py`) is repeated here on what is stored. If the store has every attempt of
+every setting, or they were imported, there were no interim analyses, and the intervals are narrower.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+
+from ponder.core import Estimate, FromLog, Outcome, UserError
+from ponder.core.nouns import Resource
+from ponder.core.text import count, interval
+from ponder.results.routing import routing_json
+from ponder.results.study import STORE, Study
+from ponder.run.adaptive import Trial, reader, trials
+from ponder.run.progress import money_text, short
+from ponder.stats.columns import Floats
+from ponder.stats.designs.cheapest import Cheapest, Standing
+from ponder.stats.routing import Routing, routing
+from ponder.stats.settings import Change, SettingSummary, changes, summarise
+from ponder.store.store import Store
+from ponder.study.cell import StudyCell
+from ponder.study.stop import By
+
+if TYPE_CHECKING:
+    from ponder.results.results import Results
+
+Choice: TypeAlias = Literal[
+    "chosen", "good", "too weak", "probably too weak", "more expensive", "no effect", "undecided"
+]
+MARGIN = 0.02  # tolerable loss of accuracy, if nobody says another
+DAYS_PER_MONTH = 30.4
+AS_MUCH = 0.005  # savings that round to 0 %
+MANY = 100  # times the problems of the study: as good as never
+RESOURCES: dict[By, Resource] = {"tokens": "output", "cost": "cost", "seconds": "seconds"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One of the settings that were compared."""
+
+    label: str
+    cells: tuple[StudyCell, ...]
+    choice: Choice
+    summary: SettingSummary
+    difference: Estimate | None  # in accuracy to the reference, valid at every analysis
+    saving: Estimate | None  # fraction that the chosen setting saves beside this one
+    more_problems: float = 0.0  # that would decide; 0 if it is decided
+    same_as: str = ""  # the setting whose replies its replies equal, if its dial has no effect
+
+    def verdict(self) -> str:
+        """Return what was found about the setting."""
+        if self.choice == "no effect":
+            return f"no effect: as {self.same_as}"
+        if self.choice == "good":
+            as_much = self.saving is not None and abs(self.saving.value) < AS_MUCH
+            return "good, at the same cost" if as_much else "good, but more expensive"
+        return self.choice
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the setting as JSON."""
+        data = dataclasses.asdict(self.summary)
+        data |= {"setting": self.label, "choice": self.choice, "same_as": self.same_as}
+        data["difference"] = self.difference and dataclasses.asdict(self.difference)
+        data["saving"] = self.saving and dataclasses.asdict(self.saving)
+        data["more_problems"] = self.more_problems
+        return data
+
+
+@dataclass(frozen=True)
+class Step:
+    """Two settings next to each other in cost, and the problems that only one gets right."""
+
+    first: str
+    second: str
+    changes: tuple[Change, ...]
+
+    @property
+    def gained(self) -> list[Change]:
+        return [change for change in self.changes if change.gained]
+
+    @property
+    def lost(self) -> list[Change]:
+        return [change for change in self.changes if not change.gained]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The answer to which setting to deploy."""
+
+    settings: tuple[Setting, ...]  # the cheapest first
+    steps: tuple[Step, ...]
+    reference: str  # that the choice is compared with; "" if there is nothing to compare
+    by: By
+    currency: str
+    margin: float
+    floor: float | None
+    attempts: int  # that the design used
+    full_plan: int  # of all settings on all problems
+    adaptive: bool  # False: everything had been asked before
+    # What sending each problem to the setting it needs would save; None: too few problems.
+    routing: Routing | None = None
+
+    @property
+    def chosen(self) -> Setting | None:
+        """The cheapest setting that is surely good enough, if there is one."""
+        for setting in self.settings:
+            if setting.choice == "chosen":
+                return setting
+        return None
+
+    def called(self, label: str) -> Setting | None:
+        """Return the setting with a label."""
+        for setting in self.settings:
+            if setting.label == label:
+                return setting
+        return None
+
+    # --- In words ---
+
+    def verdict(self, volume: float | None = None) -> list[str]:
+        """Return the verdict in sentences; `volume` is a number of requests per day."""
+        chosen = self.chosen
+        if chosen is None:
+            return self._no_choice()
+        sentences = [self._choice_sentence(chosen)]
+        if volume:
+            sentences.append(self._volume_sentence(chosen, volume))
+        still_open = self._open_sentence(chosen)
+        if still_open:
+            sentences.append(still_open)
+        return sentences
+
+    def _choice_sentence(self, chosen: Setting) -> str:
+        other = self.called(self.reference)
+        if other is None or other is chosen:
+            return f"`{chosen.label}` is the cheapest setting that is good enough{self._alone()}."
+        saved = self._saved(other.saving)
+        if self.floor is not None:
+            accuracy = _percent(chosen.summary.accuracy)
+            return (
+                f"`{chosen.label}` is right in at least {self.floor:.0%} (accuracy {accuracy}), "
+                f"and {saved} `{other.label}`."
+            )
+        assert chosen.difference is not None
+        quality = f"its accuracy is not worse by more than {100 * self.margin:g} points"
+        if chosen.difference.low > 0:
+            quality = "it is more often right"
+        points = _points(chosen.difference)
+        return f"`{chosen.label}` {saved} `{other.label}`, and {quality} (difference {points})."
+
+    def _alone(self) -> str:
+        clauses = []
+        for choice in ("too weak", "probably too weak"):
+            weak = [f"`{setting.label}`" for setting in self.settings if setting.choice == choice]
+            if weak:
+                verb = "is" if len(weak) == 1 else "are"
+                clauses.append(f"{', '.join(weak)} {verb} {choice}")
+        return f": {', '.join(clauses)}" if clauses else ""
+
+    def _saved(self, saving: Estimate | None) -> str:
+        """Say what the choice saves beside another setting, before that one's name."""
+        verbs = {"cost": "costs", "tokens": "uses", "seconds": "takes"}
+        nouns = {"cost": "", "tokens": " output tokens", "seconds": " time"}
+        assert saving is not None
+        if max(abs(saving.low), abs(saving.high)) < AS_MUCH:
+            equal = {"cost": "costs as much", "tokens": "uses as many output tokens"}
+            return f"{equal.get(self.by, 'takes as long')} as"
+        if saving.value < 0:
+            flipped = Estimate(
+                -saving.value, -saving.high, -saving.low, saving.attempts, saving.problems
+            )
+            more = f"{_percent(flipped)} more{nouns[self.by]} than"
+            return f"{verbs[self.by]} {more}"
+        less = "fewer" if self.by == "tokens" else "less"
+        return f"{verbs[self.by]} {_percent(saving)} {less}{nouns[self.by]} than"
+
+    def _volume_sentence(self, chosen: Setting, volume: float) -> str:
+        monthly = volume * DAYS_PER_MONTH
+        other = self.called(self.reference) or chosen
+        now = self.amount(other.summary)
+        then = self.amount(chosen.summary)
+        if now is None or then is None:
+            return ""
+        amount = f"{self.amount_text(monthly * then.value)} a month"
+        if other is not chosen:
+            amount += f" instead of {self.amount_text(monthly * now.value)}"
+        return f"At {volume:,.0f} requests a day that is about {amount}."
+
+    def _open_sentence(self, chosen: Setting) -> str:
+        """Say what it takes to decide about settings that would be cheaper than the choice."""
+        undecided = []
+        for setting in self.settings:
+            if setting is chosen:
+                break
+            if setting.choice == "undecided":
+                undecided.append(setting)
+        if not undecided:
+            return ""
+        names = " and ".join(f"`{setting.label}`" for setting in undecided)
+        return (
+            f"Whether {names} would do, which costs less, is undecided: {self._needed(undecided)}."
+        )
+
+    def _no_choice(self) -> list[str]:
+        best = max(self.settings, key=lambda setting: setting.summary.accuracy.value)
+        accuracy = _percent(best.summary.accuracy)
+        if all(setting.choice == "too weak" for setting in self.settings):
+            reached = f"the most accurate, `{best.label}`, is right in {accuracy}"
+            return [f"No setting is right in {self.floor:.0%}: {reached}."]
+        undecided = [s for s in self.settings if s.choice == "undecided"]
+        if not undecided:
+            undecided = [s for s in self.settings if s.choice == "probably too weak"]
+        names = " and ".join(f"`{setting.label}`" for setting in undecided)
+        question = f"Can't tell yet which of {names} is good enough: {self._needed(undecided)}."
+        return [question, f"Until then, `{best.label}` is the most accurate ({accuracy})."]
+
+    def _needed(self, undecided: Sequence[Setting]) -> str:
+        """Say how many more problems would decide about these settings, and what they take."""
+        most = max(setting.more_problems for setting in undecided)
+        asked = max(setting.summary.accuracy.problems for setting in self.settings)
+        if not most < MANY * max(1, asked):
+            if self.floor is not None:
+                return "its accuracy is too close to the floor for any number of problems"
+            return "the difference is too close to the margin; a larger one can be decided"
+        names = {setting.label for setting in undecided} | {self.reference}
+        amount = 0.0
+        for setting in self.settings:
+            per_answer = self.amount(setting.summary)
+            if setting.label in names and per_answer is not None:
+                answers = setting.summary.accuracy.attempts
+                problems = max(1, setting.summary.accuracy.problems)
+                amount += most * per_answer.value * answers / problems
+        problems_text = count(math.ceil(most), "more problem")
+        verb = "it would take" if most == 1 else "they would take"
+        return f"about {problems_text} would decide, and {verb} about {self.amount_text(amount)}"
+
+    def amount(self, summary: SettingSummary) -> Estimate | None:
+        """Return what an answer takes: tokens, money or seconds."""
+        if self.by == "cost":
+            return summary.cost
+        if self.by == "seconds":
+            return summary.seconds
+        return summary.tokens
+
+    def amount_text(self, amount: float) -> str:
+        """Return an amount with its unit."""
+        if self.by == "cost":
+            return f"{money_text(amount)} {self.currency}"
+        if self.by == "seconds":
+            return f"{amount:,.0f} seconds"
+        return f"{short(amount)} tokens"
+
+    def table(self) -> list[list[str]]:
+        """Return the settings with their estimates as text, a heading first."""
+        has_cost = any(setting.summary.cost is not None for setting in self.settings)
+        unit = {"tokens": "tokens", "cost": self.currency, "seconds": "seconds"}[self.by]
+        heading = ["setting", "verdict", "accuracy %", "tokens"]
+        if has_cost:
+            heading.append(self.currency)
+        rows = [[*heading, "p50 s", "p95 s", f"{unit} per right answer"]]
+        for setting in self.settings:
+            summary = setting.summary
+            row = [setting.label, setting.verdict()]
+            row += [_ends(summary.accuracy, 100), _ends(summary.tokens)]
+            if has_cost:
+                row.append(_ends(summary.cost))
+            row += [_ends(summary.seconds_p50), _ends(summary.seconds_p95)]
+            rows.append([*row, _ends(summary.per_right)])
+        return rows
+
+    def __repr__(self) -> str:
+        lines = [" ".join(self.verdict())]
+        lines += ["  ".join(row) for row in self.table()]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        html = f"<p><b>{escape(' '.join(self.verdict()))}</b></p><table>"
+        for row in self.table():
+            cells = "".join(f"<td>{escape(text)}</td>" for text in row)
+            html += f"<tr>{cells}</tr>"
+        return f"{html}</table>"
+
+    def as_json(self, volume: float | None = None) -> dict[str, Any]:
+        """Return everything as JSON."""
+        steps = []
+        for step in self.steps:
+            steps.append(
+                {
+                    "first": step.first,
+                    "second": step.second,
+                    "gained": [change._asdict() for change in step.gained],
+                    "lost": [change._asdict() for change in step.lost],
+                }
+            )
+        return {
+            "verdict": self.verdict(volume),
+            "chosen": self.chosen.label if self.chosen else None,
+            "reference": self.reference,
+            "by": self.by,
+            "currency": self.currency,
+            "margin": self.margin,
+            "floor": self.floor,
+            "settings": [setting.as_json() for setting in self.settings],
+            "steps": steps,
+            "routing": routing_json(self.routing) if self.routing else None,
+            "attempts": self.attempts,
+            "full_plan": self.full_plan,
+            "adaptive": self.adaptive,
+        }
+
+
+def tune(
+    study: Study,
+    *,
+    margin: float | None = None,
+    floor: float | None = None,
+    reference: str = "",
+    by: By | None = None,
+    store: str | Path = STORE,
+    stored: bool = False,
+    progress: bool = True,
+) -> Tuning:
+    """Find the cheapest setting of a study that is good enough, and what it saves.
+
+    The settings are the study's models, methods and swept keys. Good enough is an accuracy that is
+    not worse than that of `reference` (a label; default: the most accurate setting) by more than
+    `margin` (default: 0.02), or at least `floor`. `by` is what to save: "tokens", "cost" or
+    "seconds". Problems are asked as long as they inform; with `stored` none are.
+    """
+    study = with_goal(study, margin, floor, reference, by)
+    if stored:
+        return study.results(store).tuning
+    return study.run(store=store, progress=progress).tuning
+
+
+def with_goal(
+    study: Study, margin: float | None, floor: float | None, reference: str, by: str | None
+) -> Study:
+    """Return a study whose run looks for its cheapest setting."""
+    stop: dict[str, Any] = {"goal": "cheapest"}
+    if study.stop and study.stop.get("goal") == "cheapest":
+        stop = dict(study.stop)
+    if margin is not None and floor is not None:
+        raise UserError("a setting is good enough by a margin or by a floor, not both")
+    if floor is not None:
+        stop.pop("margin", None)
+        stop.pop("reference", None)
+        stop["floor"] = floor
+    if margin is not None:
+        stop.pop("floor", None)
+        stop["margin"] = margin
+    if "margin" not in stop and "floor" not in stop:
+        stop["margin"] = MARGIN
+    if reference:
+        stop["reference"] = reference
+    if by:
+        stop["by"] = by
+    return dataclasses.replace(study, stop=stop)
+
+
+def tuning(results: Results) -> Tuning:
+    """Return the cheapest setting that is good enough, from what the store holds."""
+    study = results.study
+    trial = trials(study)[0]
+    assert isinstance(trial.design, Cheapest)
+    with Store(results.store) as store:
+        trial, counts, adaptive = _replayed(trial, store)
+        design = trial.design
+        assert isinstance(design, Cheapest)
+        scores = trial.scores(reader(store, trial.by), counts)
+        asked = trial.asked(counts)
+        outcomes = list(store.outcomes(asked))
+    if not any(o.answered for o in outcomes):
+        raise results.no_answers()
+    standing = design.standing(scores)
+    by_cell: dict[bytes, list[Outcome]] = {}
+    for o in outcomes:
+        by_cell.setdefault(o.cell.key, []).append(o)
+    by_arm = []
+    for arm in trial.arms:
+        attempts = []
+        for cell in arm:
+            attempts += by_cell.get(cell.key, [])
+        by_arm.append(attempts)
+    order = _by_cost(scores)
+    reference = _reference(design, standing, scores, order)
+    same = _same_settings(results, trial)
+    settings = []
+    priced = all(cell.model.prices is not None for arm in trial.arms for cell in arm)
+    for i in order:
+        summary = summarise(by_arm[i], RESOURCES[trial.by], priced=priced)
+        settings.append(_setting(i, trial, design, standing, scores, summary, reference, same))
+    steps = []
+    for i, j in pairwise(order):
+        between = changes(by_arm[i], by_arm[j])
+        steps.append(Step(trial.names[i], trial.names[j], tuple(between)))
+    chosen = None
+    if standing.choice is not None:
+        chosen = trial.names[standing.choice]
+    routes = routing(
+        dict(zip(trial.names, by_arm, strict=True)),
+        lambda o: o.used(RESOURCES[trial.by]),
+        design.margin,
+        single=chosen,
+    )
+    currencies = {cell.model.prices.currency for cell in study.cells if cell.model.prices}
+    return Tuning(
+        settings=tuple(settings),
+        steps=tuple(steps),
+        reference="" if reference is None else trial.names[reference],
+        by=trial.by,
+        currency=next(iter(currencies), ""),
+        margin=design.margin,
+        floor=design.floor,
+        attempts=len(outcomes),
+        full_plan=trial.attempts_at_most(),
+        adaptive=adaptive,
+        routing=routes,
+    )
+
+
+def _replayed(trial: Trial, store: Store) -> tuple[Trial, list[int], bool]:
+    """Return the trial with the problems it used, and whether it analysed them as they came.
+
+    If every setting has all of its attempts, they are analysed once.
+    """
+    design = trial.design
+    assert isinstance(design, Cheapest)
+    counts, _ = trial.replay(store)
+    everything = [design.problems] * len(trial.arms)
+    imported = all(isinstance(cell.model, FromLog) for arm in trial.arms for cell in arm)
+    if imported or trial.is_complete(store):
+        once = dataclasses.replace(design, analyses=1)
+        return dataclasses.replace(trial, design=once), everything, False
+    return trial, counts, True
+
+
+def _by_cost(scores: Sequence[Floats]) -> list[int]:
+    """Return the settings by their mean amount on the problems that all were asked."""
+    size = min(len(score) for score in scores)
+    means = []
+    for score in scores:
+        amounts = score[:size, 1]
+        answered = amounts[~np.isnan(amounts)]
+        means.append(float(answered.mean()) if len(answered) else math.inf)
+    return sorted(range(len(scores)), key=lambda i: means[i])
+
+
+def _reference(
+    design: Cheapest, standing: Standing, scores: Sequence[Floats], order: Sequence[int]
+) -> int | None:
+    """Return the setting to compare the choice with.
+
+    That is the reference of the design, or else the most accurate of those that cost more than the
+    choice.
+    """
+    if design.reference is not None:
+        return design.reference
+    choice = standing.choice
+    candidates = list(order)
+    if choice is not None:
+        candidates = list(order[order.index(choice) + 1 :])
+    if not candidates:
+        return None
+    # Of equally accurate ones the most expensive: it saves most.
+    return max(candidates, key=lambda i: (_mean_accuracy(scores[i]), order.index(i)))
+
+
+def _same_settings(results: Results, trial: Trial) -> dict[int, str]:
+    """Return by setting the label of the one that it equals, where a dial has no effect."""
+    index = {}
+    for i, arm in enumerate(trial.arms):
+        index[arm[0].variant_key] = i
+    same = {}
+    for effect in results.dial_effects:
+        second = index.get(effect.pair.second.variant_key)
+        first = index.get(effect.pair.first.variant_key)
+        if effect.shown == "none" and first is not None and second is not None:
+            same[second] = trial.names[first]
+    return same
+
+
+def _setting(
+    i: int,
+    trial: Trial,
+    design: Cheapest,
+    standing: Standing,
+    scores: Sequence[Floats],
+    summary: SettingSummary,
+    reference: int | None,
+    same: dict[int, str],
+) -> Setting:
+    choice: Choice = "undecided"
+    if i == standing.choice:
+        choice = "chosen"
+    elif standing.quality[i] == "weak":
+        choice = "too weak"
+    elif i in same:
+        choice = "no effect"
+    elif standing.quality[i] == "good":
+        choice = "good"
+    elif standing.choice is not None and design.extra_cost(scores, i, standing.choice) > 0:
+        choice = "more expensive"
+    difference = None
+    if reference is not None and i != reference:
+        difference = design.difference(scores, i, reference)
+    saving = None
+    if standing.choice is not None and i != standing.choice:
+        saving = design.saving(scores, standing.choice, i)
+    more = 0.0
+    if choice == "undecided":
+        rival = _rival(design, scores, i)
+        if design.shortfall(scores, i, rival) > 0:
+            choice = "probably too weak"
+        more = design.problems_to_decide(scores, i, rival)
+    return Setting(
+        label=trial.names[i],
+        cells=trial.arms[i],
+        choice=choice,
+        summary=summary,
+        difference=difference,
+        saving=saving,
+        more_problems=more,
+        same_as=same.get(i, ""),
+    )
+
+
+def _rival(design: Cheapest, scores: Sequence[Floats], i: int) -> int | None:
+    """Return the setting that `i` must not be worse than: the reference, or the best other one."""
+    if design.floor is not None:
+        return None
+    if design.reference is not None:
+        return design.reference
+    others = [j for j in range(len(scores)) if j != i]
+    return max(others, key=lambda j: _mean_accuracy(scores[j]))
+
+
+def _mean_accuracy(scores: Floats) -> float:
+    """Return the mean accuracy on the answered problems; −∞ if there are none."""
+    answered = scores[~np.isnan(scores[:, 0]), 0]
+    if not len(answered):
+        return -math.inf
+    return float(answered.mean())
+
+
+def _percent(estimate: Estimate) -> str:
+    value, low, high = interval(estimate.value, estimate.low, estimate.high, scale=100)
+    return f"{value} % [{low}, {high}]"
+
+
+def _points(estimate: Estimate) -> str:
+    value, low, high = interval(estimate.value, estimate.low, estimate.high, scale=100, signed=True)
+    return f"{value} [{low}, {high}]"
+
+
+def _ends(estimate: Estimate | None, scale: float = 1.0) -> str:
+    if estimate is None or not estimate.attempts:
+        return "–"
+    value, low, high = interval(estimate.value, estimate.low, estimate.high, scale=scale)
+    return f"{value} [{low}, {high}]"
