@@ -551,6 +551,7 @@ class Remembered(Jobs):
         self.jobs = {job.id: job for job in jobs}
         self.asked = asyncio.Event()
         self.recording: asyncio.Event | None = None
+        self.two_wait = asyncio.Event()
 
     def open_jobs(self, server: str) -> Sequence[Job]:
         return [job for job in self.jobs.values() if job.server == server]
@@ -564,6 +565,10 @@ class Remembered(Jobs):
 
     async def confirm(self, job: Job) -> None:
         self.jobs[job.id] = job
+
+    def waiting(self, requests: int) -> None:
+        if requests == 2:
+            self.two_wait.set()
 
 
 def endpoint(served, jobs: Jobs, **settings: Any) -> Endpoint:
@@ -593,8 +598,7 @@ def test_a_request_that_comes_after_its_line_was_read(serve) -> None:
             first = asyncio.create_task(model.complete(watched(request(1), retried=retries.append)))
             await asyncio.to_thread(served.wait, held_results=1)
             late = asyncio.create_task(model.complete(watched(request(4), retried=retries.append)))
-            while model._client.batches._asked < 2:  # type: ignore[union-attr]
-                await asyncio.sleep(0)
+            await jobs.two_wait.wait()
             served.release()
             return [await first, await late]
 

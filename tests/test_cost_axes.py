@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import made_up
@@ -92,6 +94,14 @@ def attempt(prices: Prices | None, cached: int = 0, **details: float) -> Outcome
 )
 def test_what_an_attempt_cost(outcome: Outcome, cost: float | None) -> None:
     assert outcome.cost == pytest.approx(cost)
+
+
+def test_what_another_model_cost_is_not_all() -> None:
+    paid = Bill(100, 50, 50, other_cost=0.5)
+    served = made_up.cell()
+    served = replace(served, model=Judge())
+    assert served.cost(paid) is None
+    assert replace(served, model=Judge(prices=PRICES)).cost(paid) == pytest.approx(0.501)
 
 
 def test_figures_and_transcripts_add_up_to_what_a_run_paid(serve, write, ponder) -> None:
@@ -339,3 +349,27 @@ def test_bills_add_up_their_rewards() -> None:
     first = Bill(10, 5, 5, reward_prompt_tokens=100, reward_cost=0.5, cost=1.0)
     outcome = made_up.priced([made_up.outcome()], None)[0]
     assert outcome.cell.cost(first + first) == 3.0
+
+
+def test_an_export_has_the_cost_of_each_attempt(write, ponder) -> None:
+    write(
+        "s.toml",
+        """
+        problems = 3
+        [[task]]
+        name = "chain_sum"
+        size = 3
+        [[model]]
+        name = "oracle"
+        prices = { input = 1.0, output = 1e6, currency = "EUR" }
+        """,
+    )
+    ponder("run", "s.toml")
+    assert ponder("export", "s.toml", "--format", "csv").exit_code == 0
+    with Path("s.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 3
+    for row in rows:
+        output = int(row["thinking_tokens"]) + int(row["answer_tokens"])
+        assert float(row["cost"]) == pytest.approx(output + int(row["prompt_tokens"]) / 1e6)
+        assert row["currency"] == "EUR"

@@ -98,7 +98,8 @@ ONE = "leave out one of them"
         ("anthropic", EFFORT, "Anthropic's OpenAI layer has no dial `effort`", NATIVE),
         ("anthropic", ON, "Anthropic's OpenAI layer has no dial `thinking`", NATIVE),
         ("anthropic", THINK | ON, "Anthropic's OpenAI layer has no dial `thinking`", NATIVE),
-        ("anthropic", {"think": 1023}, "Anthropic's least budget for thinking is 1024 tokens", "think = 1024"),
+        ("anthropic", {"think": 1023}, "think = 1023 is below Anthropic's minimum of 1024 tokens", "think = 1024, or thinking = false"),
+        ("openai", {"effort": "hgh"}, "OpenAI has no effort 'hgh'", "effort = none, minimal, low, medium, high, xhigh, max; few models have all of them"),
         ("google", THINK | EFFORT, "a request with `think` to Google has no dial `effort`", "set one of them"),
         ("openrouter", THINK | EFFORT, "OpenRouter takes an effort or a number of thinking tokens, not both", "leave out `effort` or `think`"),
         *(
@@ -110,7 +111,7 @@ ONE = "leave out one of them"
             for provider in ("google", "openrouter", *OWN)
         ),
         ("vllm", {"think": 100, "budget": 100}, "think = 100 leaves no room for an answer in budget = 100", "budget counts thinking and answer: set a larger one"),
-        ("vllm", {"think": 0}, "think must be a number above 0, not 0", ""),
+        ("vllm", {"think": 0}, "think must be a number above 0, not 0", "thinking = false turns it off"),
     ],
 )  # fmt: skip
 def test_what_a_route_lacks_is_an_error_before_anything_is_asked(
@@ -157,6 +158,32 @@ def test_dials_are_sent_as_they_are_shown(serve) -> None:
     assert body.pop("authorization") is None
     assert shown.body == body
     assert shown.url == f"{served.url}/chat/completions"
+
+
+AZURE = {"url": "https://name.openai.azure.com/openai/v1", "provider": "openai", "key": "$KEY"}
+BEDROCK = {"url": "https://bedrock-runtime.us-west-2.amazonaws.com/openai/v1", "key": "$KEY"}
+BUDGET = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "sent"),
+    [
+        (AZURE | EFFORT, {"reasoning_effort": "low"}),
+        (AZURE | OFF, {"reasoning_effort": "none"}),
+        (BEDROCK | EFFORT, {"reasoning_effort": "low"}),
+        ({"url": "http://litellm:4000/v1", "key": "$KEY", "body": BUDGET}, BUDGET),
+    ],
+)
+def test_servers_that_speak_chat_completions(
+    settings: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    """As docs/endpoints.md has them."""
+    shown = Endpoint(id="m", budget=9000, **settings).preview(request())
+    assert shown.url == f"{settings['url']}/chat/completions"
+    assert shown.headers["Authorization"] == "Bearer $KEY"
+    assert shown.body.items() >= sent.items()
+    field = "max_completion_tokens" if "provider" in settings else "max_tokens"  # OpenAI's
+    assert shown.body[field] == 9000
 
 
 def test_dials_are_in_the_key() -> None:

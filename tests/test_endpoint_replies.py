@@ -19,7 +19,7 @@ from ponder.core import Bill, Completion, ModelFailure, Spend, UserError
 from ponder.models.endpoint import Endpoint, stream
 from ponder.models.endpoint.chat import decode
 from ponder.models.endpoint.counting import load_tokenizer
-from ponder.models.endpoint.reply import Malformed, Reply, slack
+from ponder.models.endpoint.reply import Malformed, Reply, Usage, believed, slack
 
 
 def said(message: Any, finish: Any = "stop", **more: Any) -> Reply:
@@ -224,8 +224,8 @@ def test_the_prompt_is_estimated_if_the_server_does_not_count_it(serve, tmp_path
     assert replace(answer.bill, seconds=0.0, slack=Spend()) == Bill(
         expected, 0, 10, 0.0, "estimate"
     )
-    # a cap counts a token per byte
-    assert answer.bill.answer_tokens + answer.bill.slack.completion_tokens == 40
+    # a cap counts the whole budget: thinking may be hidden
+    assert answer.bill.answer_tokens + answer.bill.slack.completion_tokens == 99
     counted = {"completion_tokens": 12}
     assert bill(counted, Reply("", "a", "end", ""), 0.0, prompt_estimate=50) == Bill(
         50, 0, 12, 0.0, "estimate"
@@ -351,7 +351,8 @@ SHAPES = [
     # OpenAI: reasoning inside the completion, platform.openai.com/docs
     ((None, 1000, 900, None), (900, 100)),
     ((100, 1000, 900, 1100), (900, 100)),  # the same with its total
-    # xAI: beside the completion, docs.x.ai "consumption and rate limits"
+    # xAI: beside the completion, docs.x.ai "consumption and rate limits", and
+    # github.com/UKGovernmentBEIS/inspect_ai/issues/5528
     ((100, 1500, 900, 2500), (900, 1500)),
     # xAI, an answer shorter than the reasoning, without a total
     ((None, 237, 1901, None), (1901, 237)),
@@ -363,6 +364,7 @@ SHAPES = [
     ((None, 1015, 1935, None), (1935, 1015)),
     ((10120, 1499, 2809, 14428), (2809, 1499)),  # Grok 4: github.com/Wei-Shaw/sub2api/issues/5771
     ((12, 2, 317, 331), (317, 2)),  # grok-3-mini: github.com/vercel/ai/pull/12425
+    ((12, 1, 386, 399), (386, 1)),  # grok-3-mini: github.com/vercel/ai/pull/12425
     # Gemini behind an OpenAI layer: thoughts only in the total
     ((100, 20, None, 1520), (1400, 20)),
     # gemini-2.5-flash: github.com/mozilla-ai/any-llm/issues/1290
@@ -560,5 +562,25 @@ def test_a_reply_without_text_and_counts_may_have_taken_its_budget() -> None:
     """Hidden thinking leaves no text, so a cap counts the whole budget, as for a cut reply."""
     for reply in (Reply("", "", "end", "empty reply"), Reply("", "", "length", "")):
         assert slack(reply, Bill(), 100, 40) == Spend(40, 100)
-    short = Reply("", "abc", "end", "", written=("", "abc", ""))
-    assert slack(short, Bill(), 100, 40) == Spend(40, 3)
+    hidden = Reply("", "abc", "end", "", written=("", "abc", ""))
+    assert slack(hidden, Bill(), 100, 40) == Spend(40, 100)
+    shown = Reply("abc", "", "end", "", written=("abc", "", ""))
+    assert slack(shown, Bill(), 100, 40) == Spend(40, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "is_believed"),
+    [
+        ("plain words of prose " * 100, 400, True),
+        ("plain words of prose " * 100, 200, False),
+        ("обычные русские слова " * 100, 470, True),  # two bytes a letter, 4.7 letters a token
+        (" " * 10_000 + "word", 100, True),  # a token may hold many spaces
+        ("数学" * 800, 199, False),
+    ],
+)
+def test_a_count_that_its_text_disproves_is_as_if_not_given(text, tokens, is_believed) -> None:
+    usage = Usage(prompt=40, completion=tokens, output=tokens, reported=True)
+    reply = Reply(text, "", "end", "", written=(text,), usage=usage)
+    assert (believed(reply).usage.output == tokens) is is_believed
+    # A summary isn't what was billed.
+    assert believed(replace(reply, summarized=True)).usage.output == tokens

@@ -26,9 +26,11 @@ from ponder.core import (
 from ponder.core.nouns import cost_of
 from ponder.methods.escalate import Escalate
 from ponder.methods.vote import Vote
+from ponder.models.pocket import Pocket
 from ponder.store.store import Store
 from ponder.study.study import StudySpec
 from ponder.tasks.chain_sum import ChainSum
+from ponder.tasks.tents import Tents
 
 BILL = Bill(10, 100, 5)
 
@@ -114,6 +116,20 @@ def test_what_is_known_before_asking_sends_on_without_a_first_call(when, size, i
     assert completion.measures["escalated"] == is_sent_on
     assert completion.measures["second_calls"] == 0
     assert completion.bill.tokens == BILL.tokens
+
+
+def test_the_length_of_a_prompt_is_what_a_local_model_is_billed_for_it() -> None:
+    other = Scripted(replies=[RIGHT])
+    task = Tents()
+    asked = Request.first_turn(task, next(task.problems(16, 0)))
+
+    async def complete(when: str) -> Completion:
+        async with Escalate(to=other, when=(when,)).apply(Pocket(budget=20)) as model:
+            return await model.complete(asked)
+
+    billed = asyncio.run(complete("size >= 99")).bill.prompt_tokens
+    assert asyncio.run(complete(f"prompt_tokens >= {billed + 1}")).measures["escalated"] == 0
+    assert asyncio.run(complete(f"prompt_tokens >= {billed}")).measures["escalated"] == 1
 
 
 def test_models_without_prices_have_no_cost() -> None:

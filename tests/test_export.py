@@ -121,6 +121,7 @@ def test_rows_are_the_outcomes(exported, form) -> None:
     ]
     assert [by_problem[n]["parsed"] or None for n in "abcde"] == ["1", "2", None, None, None]
     assert {row["gold"] for row in rows} == {"1"}
+    assert {(row["cost"] or None, row["currency"]) for row in rows} == {(None, "")}
     assert len({row["attempt"] for row in rows}) == 5
     assert {(row["base"], row["variant"]) for row in rows} == {("m", rows[0]["model"])}
 

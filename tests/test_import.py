@@ -300,7 +300,7 @@ def test_scores_above_1_need_a_threshold(ponder) -> None:
         (["bad.eval"], "bad.eval: this is not a log of Inspect, or it is damaged"),
         (["bad.json"], "bad.json: this log can't be read"),
         (["bad.jsonl"], "bad.jsonl:1: this log can't be read"),
-        (["line.jsonl"], "line.jsonl:1: this is not a line of a samples file"),
+        (["samples_line.jsonl"], "samples_line.jsonl:1: this is not a line of a samples file"),
         (["zip.eval"], "zip.eval: this is a zip file, but not a log of Inspect"),
         (["notes.txt"], "notes.txt: this is not a log that can be imported"),
         (["empty"], "empty: there is no log in this folder"),
@@ -317,7 +317,7 @@ def test_scores_above_1_need_a_threshold(ponder) -> None:
 def test_bad_input(ponder, write, words: list[str], says: str) -> None:
     for name in ("bad.eval", "bad.json", "bad.jsonl", "notes.txt", "mine.toml"):
         write(name, "not a log")
-    write("line.jsonl", '{"a": 1}')
+    write("samples_line.jsonl", '{"a": 1}')
     Path("empty").mkdir()
     with zipfile.ZipFile("zip.eval", "w") as file:
         file.writestr("a.txt", "a")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -267,3 +269,20 @@ name = "accuracy"
     assert "`effort` has no effect on m: " in reported.stderr
     csv = next(file for file in json.loads(reported.stdout)["files"] if file.endswith(".csv"))
     assert "effort=high" not in Path(csv).read_text("utf-8")
+
+
+def test_a_run_without_dials_loads_nothing_that_tests_or_draws(folder) -> None:
+    """NumPy and Jinja take 15 MB and a quarter of a second."""
+    program = """
+import sys
+from ponder.cli import main
+sys.argv = ["ponder", "run", "s.toml"]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code
+assert not {"numpy", "jinja2", "altair"} & sys.modules.keys()
+"""
+    table = '[[task]]\nname = "chain_sum"\nsize = 2\n[[model]]\nname = "oracle"\n'
+    (folder / "s.toml").write_text(f"problems = 2\n{table}")
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -15,6 +15,7 @@ import pytest
 from ponder import Study
 from ponder.core import Bill, Prices
 from ponder.core.nouns import cost_of
+from ponder.models.endpoint import Endpoint
 from ponder.models.endpoint.reply import read_cost, read_prices
 from ponder.study.prices import FoundPrices, find_prices, price_lines
 
@@ -326,6 +327,24 @@ def test_a_model_that_the_package_does_not_know(settings) -> None:
     study = endpoint(**settings, probe=False)
     assert find_prices(study.cells) == []
     assert study.cells[0].model.prices is None
+
+
+@pytest.mark.parametrize(
+    ("url", "is_listed"),
+    [
+        ("http://127.0.0.1:4000/v1", False),
+        ("http://10.0.0.7:8000/v1", False),
+        ("http://[::1]:8000/v1", False),
+        ("http://litellm:4000", False),
+        ("http://gpu.internal/v1", False),
+        ("https://api.groq.com/openai/v1", True),
+        ("https://8.8.8.8/v1", True),
+    ],
+)
+def test_a_server_in_ones_own_network_is_in_no_catalog(url, is_listed) -> None:
+    """So that no run on such a server loads the package, which takes 12 MB."""
+    assert (Endpoint(id="gpt-5-mini", url=url).catalogued() is not None) is is_listed
+    assert Endpoint(id="gpt-5-mini", url=url, provider="openai").catalogued() is not None
 
 
 def test_the_study_comes_before_the_package_which_may_warn() -> None:

@@ -671,6 +671,9 @@ def test_the_address_decides_the_protocol(monkeypatch) -> None:
     monkeypatch.setenv("KEY", "sk-proj-1234567890")
     with pytest.raises(UserError, match="a key of openai"):
         model.ready()
+    claude("http://127.0.0.1:9/v1").ready()  # a server of your own may have any key
+    with pytest.raises(UserError, match="a key of openai"):
+        claude("http://127.0.0.1:9/v1", provider="anthropic").ready()
 
 
 # Streams that no server of Anthropic's sends, but a proxy may

@@ -427,8 +427,8 @@ def test_thoughts_can_be_asked_for_in_the_body(serve: Any) -> None:
     [
         ({"think": 1024, "effort": "low"}, "an effort or a number of thinking tokens, not both"),
         ({"think": 2000, "budget": 1000}, "leaves no room for an answer"),
-        ({"thinking": False, "effort": "low"}, "contradicts"),
-        ({"thinking": False, "think": 100}, "contradicts"),
+        ({"thinking": False, "effort": "low"}, "contradict"),
+        ({"thinking": False, "think": 100}, "contradict"),
         ({"effort": "hard"}, "Google has no effort 'hard'"),
         ({"effort": "none"}, "Google has no effort 'none'"),
         ({"body": {"contents": []}}, "`contents` can't be a field of the body"),

@@ -24,7 +24,7 @@ from ponder.models.endpoint.responses import assemble
 
 openai = pytest.importorskip("openai")
 
-KEY = "sk-proj-1234567890"
+KEY = "sk-1234567890"
 SUMMARY = {"reasoning": {"summary": "auto"}}
 
 
@@ -518,7 +518,7 @@ def test_an_unknown_model(serve) -> None:
     ("settings", "field", "hint"),
     [
         ({"id": "gpt-4o", "effort": "low"}, "reasoning.effort", "leave out `effort`"),
-        ({"effort": "silly"}, "reasoning.effort", "set one that the model accepts"),
+        ({"provider": "vllm", "effort": "silly"}, "reasoning.effort", "set one that the model accepts"),
         ({"id": "o3", "thinking": False}, "reasoning.effort", "`thinking`"),
         ({"id": "o3", "temperature": 0.5}, "temperature", "leave out `temperature`"),
         ({"id": "gpt-4o", "body": SUMMARY}, "reasoning.summary", "leave `summary` out"),

@@ -216,6 +216,8 @@ tokens_at_zero = [100, 1000]
     data = tuned(ponder, "p.toml", "--margin", "0.2")
     assert len(data["settings"]) == 4
     assert data["chosen"].startswith("oracle tokens_at_zero=100, jsonl")
+    text = ponder("tune", "p.toml", "--margin", "0.2", "--stored").stdout
+    assert "Asked as\njsonl instruction=" in text
 
 
 def test_a_dial_without_effect_is_not_chosen_again(write, ponder, serve) -> None:

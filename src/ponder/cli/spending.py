@@ -121,20 +121,37 @@ def _notes(plan: Plan, study: Study, probe: str) -> list[str]:
 
 
 def _batch_prices(plan: Plan, study: Study) -> list[str]:
-    """Return what models cost with and without batch jobs, where their servers take them."""
-    notes = []
+    """Return what models cost with and without batch jobs, where their servers take them.
+
+    Variants of one model share a line.
+    """
+    labels_by_model: dict[str, list[str]] = {}
+    models: dict[str, Batched] = {}
     for label, model in {cell.label.model: cell.model for cell in study.cells}.items():
-        if not isinstance(model, Batched) or not model.can_batch():
-            continue
-        note = f"batch jobs: `{label}` costs half with batch = true; answers within 24 hours"
-        costs = [forecast.cost for forecast in plan.forecasts if forecast.model == label]
-        amounts = [cost.at_most for cost in costs if cost and cost.at_most is not None]
-        if amounts and len(amounts) == len(costs):
-            ordinary = sum(amounts)
-            if model.sends_batches():
-                ordinary /= 1 - model.batch_discount
-            in_jobs = money_text(ordinary * (1 - model.batch_discount))
-            note += f": at most {in_jobs} {plan.currency} instead of {money_text(ordinary)}"
+        if isinstance(model, Batched) and model.can_batch():
+            labels_by_model.setdefault(model.title(), []).append(label)
+            models[label] = model
+    notes = []
+    for title, labels in labels_by_model.items():
+        note = f"batch jobs: `{title}` costs half with batch = true; answers within 24 hours"
+        ordinary = 0.0
+        in_jobs = 0.0
+        is_known = True
+        for forecast in plan.forecasts:
+            if forecast.model not in labels:
+                continue
+            if forecast.cost is None or forecast.cost.at_most is None:
+                is_known = False
+                break
+            cost = forecast.cost.at_most
+            variant = models[forecast.model]
+            if variant.sends_batches():
+                cost /= 1 - variant.batch_discount
+            ordinary += cost
+            in_jobs += cost * (1 - variant.batch_discount)
+        if is_known and ordinary:
+            amounts = f"{money_text(in_jobs)} {plan.currency} instead of {money_text(ordinary)}"
+            note += f": at most {amounts}"
         notes.append(note)
     return notes
 

@@ -232,7 +232,7 @@ def run(
     troubles = summary(tally)
     if troubles:
         tell(troubles)
-    for note in loaded.results(store).dial_notes:
+    for note in loaded.dial_notes(store):
         tell(note)
     exit_if_failed(tally)
     tell(f"next: {command('report', study, settings, store, models)}")
@@ -483,7 +483,8 @@ def export(
     "--scorer",
     default="",
     metavar="NAME",
-    help="Scorer that decides what is correct.  [default: the log's first]",
+    help="Scorer, or field of a request log, that decides what is correct.  "
+    "[default: the log's first]",
 )
 @click.option(
     "--right",
@@ -497,6 +498,18 @@ def export(
     metavar="KEY",
     help="Key in a sample's metadata that holds its size.  [default: none]",
 )
+@click.option(
+    "--answers",
+    type=FILE,
+    metavar="FILE",
+    help="Right answers to requests: lines with `id` or `prompt`, and `answer`.  [default: none]",
+)
+@click.option(
+    "--ignore",
+    multiple=True,
+    metavar="SETTING",
+    help="Setting of requests that makes no other model, such as budget.  [default: none]",
+)
 @JSON
 def import_(
     logs: tuple[Path, ...],
@@ -505,18 +518,25 @@ def import_(
     scorer: str,
     right: float | None,
     size: str,
+    answers: Path | None,
+    ignore: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Read logs of Inspect or lm-eval into a store and a study.
+    """Make a study from logs of production, Inspect or lm-eval.
 
-    LOG is an .eval or .json file of Inspect, a samples_*.jsonl file of lm-eval, or a folder with
-    such files. Then `ponder report`, `compare`, `view` and `export` work on the study. Give all
+    LOG is an .eval or .json file of Inspect, a samples_*.jsonl file of lm-eval, a folder with
+    such files, or a .jsonl file with a request to a model and its reply on each line: chat
+    completions, OpenAI's Responses, Anthropic's Messages, batch files, and what LiteLLM, Helicone
+    and Langfuse export. A reply is right by a field of its line (`right`, `score`, `feedback`, …)
+    or by --answers; a reply without a grade is left out.
+
+    Then `ponder report`, `compare`, `view` and `export` work on the study. Give all
     logs of an evaluation at once: models are compared on the same problems, and several runs of one
     model are its samples. Importing a log again changes nothing.
     """
     from ponder.results.interop.importing import import_logs
 
-    result = import_logs(logs, store, out, scorer, right, size)
+    result = import_logs(logs, store, out, scorer, right, size, answers, ignore)
     attempts = sum(result.endings.values())
     data = vars(result) | {"attempts": attempts, "store": str(store)}
     endings = ", ".join(f"{n:,} {ending}" for ending, n in result.endings.most_common())

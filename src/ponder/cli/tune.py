@@ -96,7 +96,10 @@ def text(result: Tuning, volume: float | None, compare_command: Callable[[str, s
     paragraphs = [bold(wrap(" ".join(result.verdict(volume))))]
     rows = result.table()
     paragraphs.append(table(rows, numbers=len(rows[0]) - 2))
-    steps = [_step(step, compare_command) for step in result.steps if step.changes]
+    steps = []
+    for step in result.steps:
+        if step.changes:
+            steps.append(_step(step, result, compare_command))
     if steps:
         paragraphs.append("\n".join(steps))
     if result.routing is not None:
@@ -105,9 +108,11 @@ def text(result: Tuning, volume: float | None, compare_command: Callable[[str, s
             rows = routing_table(result.routing, result.by, result.currency)
             paragraphs.append(table(rows, numbers=len(rows[0]) - 1))
     if result.chosen is not None:
-        deployment = deploy(result.chosen.cells[0])
-        for title, lines in deployment.sections():
+        cell = result.chosen.cells[0]
+        for title, lines in deploy(cell).sections():
             paragraphs.append(f"{bold(title)}\n{lines}")
+        if not result.chosen.is_variant:
+            paragraphs.append(f"{bold('Asked as')}\n{cell.label.task}")
     used = f"{result.attempts:,} of the full plan's {count(result.full_plan, 'attempt')}"
     if result.adaptive:
         used += (
@@ -117,10 +122,14 @@ def text(result: Tuning, volume: float | None, compare_command: Callable[[str, s
     return "\n\n".join(paragraphs)
 
 
-def _step(step: Step, compare_command: Callable[[str, str], str]) -> str:
+def _step(step: Step, result: Tuning, compare_command: Callable[[str, str], str]) -> str:
     """Say which problems a more expensive setting gains and loses, and where to read them."""
     gained = count(len(step.gained), "problem")
+    sentence = f"{step.first} → {step.second}: gains {gained}, loses {len(step.lost)}"
+    for label in (step.first, step.second):
+        setting = result.called(label)
+        if setting is None or not setting.is_variant:  # `ponder compare` knows variants alone
+            return sentence
+    largest = max(change.size for change in step.changes)
     shown = compare_command(step.first, step.second)
-    sentence = f"{step.first} → {step.second}: gains {gained}, loses {len(step.lost)}; {shown}"
-    sizes = sorted({change.size for change in step.changes})
-    return f"{sentence} --disagree {sizes[-1]}"
+    return f"{sentence}; {shown} --disagree {largest}"

@@ -205,6 +205,8 @@ class Cell:
         A reward that runs on this machine without prices costs nothing, as under a cap.
         """
         cost = cost_of(bill, self.model.prices)
+        if self.model.prices is None and bill.cost is None and self.model.server():
+            return None  # only what another model cost is known
         reward_tokens = bill.reward_prompt_tokens + bill.reward_completion_tokens
         if cost is None or not reward_tokens or bill.reward_cost:
             return cost

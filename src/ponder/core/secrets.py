@@ -58,6 +58,12 @@ _KEY = re.compile(
     | (?:Bearer|Basic)[ ]+[A-Za-z0-9+/_.=~-]{12,})""",
     re.VERBOSE,
 )
+# How they begin. To search a text for these is 10 times faster than for the whole pattern.
+_KEY_STARTS = (
+    "sk-", "hf_", "fw_", "r8_", "gsk_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "xai-", "csk-",
+    "pplx-", "AKIA", "AIza", "glpat-", "nvapi-", "tgp_v1_", "github_pat_", "xox", "eyJ", "Bearer ",
+    "Basic ",
+)  # fmt: skip
 _HEADER_LOGIN = re.compile(r"(?:Bearer|Basic|Token|Api-?Key)\s+(?!\$)\S", re.IGNORECASE)
 _RANDOM = re.compile(r"[A-Za-z0-9]{32,}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -341,6 +347,19 @@ class Secrets:
 def _has_key(text: str) -> bool:
     """Return whether a text contains something in the form of an API key, whatever it is called."""
     return any(re.search("[0-9]", key) for key in _KEY.findall(text)) or "PRIVATE KEY-----" in text
+
+
+def without_keys(text: str) -> str:
+    """Return a text with `[key]` for whatever has the form of a provider's API key."""
+    if not any(start in text for start in _KEY_STARTS):
+        return text
+    return _KEY.sub(_without_key, text)
+
+
+def _without_key(match: re.Match[str]) -> str:
+    if re.search("[0-9]", match[0]):
+        return "[key]"
+    return match[0]
 
 
 def check_texts(

@@ -5,13 +5,14 @@ A cascade as in FrugalGPT (Chen et al. 2023), without its trained scorer: the si
 budget. `disagree`: n answers of the first model are not all equal. `thinking_tokens >= 2000`: the
 first answer took that many. `agreement < 0.6`: fewer of a vote's samples agreed (put `vote` before
 `escalate`). `size >= 36` and `prompt_tokens >= 800` are known before anything is asked, so only
-the other model is; a model that doesn't count prompts itself has one token per four characters.
+the other model is. A model on this machine counts the prompt; a server counts it only when it is
+asked, so there it is one token per four characters.
 
 `to` is a table as in [[model]]. Without a name it is the same model with these settings changed:
-`to = { effort = "high" }`. The other model is shown the same messages, not the first answer. Both
-calls are billed, each at its model's prices; in a conversation this happens turn by turn. An
-attempt's details say how often: `escalated` is the fraction of its turns that the other model
-answered, `second_calls` the fraction that both were asked.
+`to = { effort = "high" }`. A list of such tables is a sweep. The other model is shown the same
+messages, not the first answer. Both calls are billed, each at its model's prices; in a conversation
+this happens turn by turn. An attempt's details say how often: `escalated` is the fraction of its
+turns that the other model answered, `second_calls` the fraction that both were asked.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ from ponder.core import (
     TurnLimit,
     UserError,
     Wrapped,
+    plugins,
     seed_from,
 )
-from ponder.core.wrapped import server_of
+from ponder.core.wrapped import codec_name, innermost, server_of
 
 ESCALATED = "escalated"
 SECOND_CALLS = "second_calls"
@@ -177,10 +179,17 @@ class _Escalating(Wrapped):
         return False
 
     def _prompt_tokens(self, request: Request) -> float:
-        if isinstance(self.inner, Prunable):
-            tokens = self.inner.prompt_tokens(request)
-            if tokens is not None:
-                return tokens
+        """Return the length of the prompt; a server counts it only when it is asked."""
+        model = innermost(self.inner)
+        tokens = None
+        if isinstance(model, Prunable):
+            tokens = model.prompt_tokens(request)
+        elif name := codec_name(model, request.task):
+            codec = plugins.codec(name, request.task.plugin_name())
+            if codec is not None:
+                tokens = len(codec.prompt_ids(request))
+        if tokens is not None:
+            return tokens
         characters = sum(len(message.content) for message in request.messages)
         return characters / CHARACTERS_PER_TOKEN
 

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ponder.core import Completion, FromLog, Model, Request, UserError
+from ponder.core import Completion, FromLog, Model, Request, Served, UserError
+from ponder.core.capabilities import CatalogEntry
 
 
 @dataclass(kw_only=True)
-class Imported(Model, FromLog):
+class Imported(Model, FromLog, Served):
     id: str  # the model's name in the log
     # the settings in the log, such as the temperature
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -23,6 +24,12 @@ class Imported(Model, FromLog):
 
     def title(self) -> str:
         return self.id
+
+    def server(self) -> str:
+        return f"a log of {self.id}"
+
+    def catalogued(self) -> CatalogEntry:
+        return CatalogEntry(self.id, "", "")
 
     def ready(self) -> None:
         message = f"the answers of `{self.label or self.id}` come from a log, so it can't be asked"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 DIALS = ("effort", "think", "thinking")
 DIAL_TABLES = ("body.", "template.")
+FROM_LOG = "settings."  # of a model that was imported from a log
 # Fields of a request that change what is sampled, not how long a model thinks: two of their values
 # with replies of the same length are still two variants.
 SAMPLING = (
@@ -61,40 +62,59 @@ def dial_pairs(cells: dict[Cell, Label]) -> list[DialPair]:
     variants: dict[bytes, Cell] = {}
     for cell in cells:
         variants.setdefault(cell.variant_key, cell)
-    alike: dict[str, list[Cell]] = {}
+    if len(variants) < 2:
+        return []
+    any_model = next(iter(variants.values())).model
+    equal_but_for_dials: dict[str, list[Cell]] = {}
     for cell in variants.values():
-        others = {}
-        for name, value in flattened(cell.model_settings).items():
-            if not _is_dial(name):
-                others[name] = value
-        # With the same model, the key of the variant depends on the methods alone.
-        any_model = variants[next(iter(variants))].model
+        # With one model in place of each cell's own, the variants' keys differ by their methods.
         methods = Cell(cell.task, cell.size, any_model, cell.methods).variant_key
-        identity = json.dumps([others, methods.hex()], sort_keys=True, default=str)
-        alike.setdefault(identity, []).append(cell)
+        identity = json.dumps([_without_dials(cell), methods.hex()], sort_keys=True, default=str)
+        equal_but_for_dials.setdefault(identity, []).append(cell)
     pairs = []
-    for group in alike.values():
+    for group in equal_but_for_dials.values():
         for first, second in itertools.combinations(group, 2):
-            tables = (flattened(first.model_settings), flattened(second.model_settings))
-            differing = []
-            for name in dict.fromkeys((*tables[0], *tables[1])):
-                if tables[0].get(name) != tables[1].get(name):
-                    differing.append(name)
-            if len(differing) == 1:
-                dial = differing[0].rpartition(".")[2]
-                names = (_name(dial, tables[0], differing[0]), _name(dial, tables[1], differing[0]))
-                pairs.append(DialPair(dial, first, second, (cells[first], cells[second]), names))
+            first_settings = flattened(first.model_settings)
+            second_settings = flattened(second.model_settings)
+            setting = _only_difference(first_settings, second_settings)
+            if setting is None:
+                continue
+            dial = setting.rpartition(".")[2]
+            names = (
+                _name(dial, first_settings.get(setting)),
+                _name(dial, second_settings.get(setting)),
+            )
+            pairs.append(DialPair(dial, first, second, (cells[first], cells[second]), names))
     return pairs
+
+
+def _without_dials(cell: Cell) -> dict[str, Any]:
+    """Return the model's settings that are not dials."""
+    settings = {}
+    for name, value in flattened(cell.model_settings).items():
+        if not _is_dial(name):
+            settings[name] = value
+    return settings
+
+
+def _only_difference(first: dict[str, Any], second: dict[str, Any]) -> str | None:
+    """Return the setting in which two models differ; None if they differ in several or in none."""
+    differing = []
+    for name in dict.fromkeys((*first, *second)):
+        if first.get(name) != second.get(name):
+            differing.append(name)
+    if len(differing) != 1:
+        return None
+    return differing[0]
 
 
 def _is_dial(name: str) -> bool:
     if name.startswith(DIAL_TABLES):
         return name.rpartition(".")[2] not in SAMPLING
-    return name in DIALS
+    return name.removeprefix(FROM_LOG) in DIALS
 
 
-def _name(dial: str, table: dict[str, Any], setting: str) -> str:
-    value = table.get(setting)
+def _name(dial: str, value: Any) -> str:
     if value is None:
         return f"no {dial}"
     return f"{dial}={value}"

@@ -81,6 +81,8 @@ COLUMNS: dict[str, type] = {
     "unit": str,
     "task_settings": str,
     "model_settings": str,
+    "cost": float,
+    "currency": str,
 }
 ANSWERS = ("parsed", "gold")  # and those that are read from the texts
 STDOUT = Path("-")  # for formats of one text file
@@ -162,6 +164,9 @@ def _plain_row(outcome: Outcome) -> dict[str, Any]:
     }
     of_attempt = {name: getattr(outcome, name) for name in COLUMNS if hasattr(outcome, name)}
     of_attempt |= {"details": _json(outcome.details), "made": _json(outcome.made)}
+    of_attempt["currency"] = ""
+    if of_attempt["cost"] is not None:
+        of_attempt["currency"] = " and ".join(sorted(outcome.cell.currencies()))
     return of_attempt | of_cell
 
 

@@ -20,7 +20,7 @@ import jinja2
 
 from ponder.core import Completion, Records
 from ponder.core.text import number, visible
-from ponder.run.progress import short
+from ponder.run.progress import money_text, short
 
 HERE = Path(__file__).parent
 ASSETS = HERE / "assets"  # scripts and the style sheet, of documents and of the live page
@@ -77,6 +77,7 @@ def templates() -> jinja2.Environment:
         "clipped": _clipped,
         "columns": columns,
         "short": short,
+        "money": money_text,
         "clock": clock,
         "clauses": clauses,
         "readable": readable,

@@ -21,6 +21,7 @@ from ponder.core import (
     ENDINGS,
     Cell,
     Figure,
+    FromLog,
     Label,
     Outcome,
     Problem,
@@ -416,6 +417,8 @@ def _asked(cell: StudyCell, tried: int) -> int:
     A small task may have fewer problems than the study wants, so they are counted, unless all were
     tried: to make 20,000 problems of `execution` again takes 6 s.
     """
+    if isinstance(cell.model, FromLog):
+        return tried  # nothing more was asked
     if cell.quota.problems is not None and tried >= cell.quota.samples * cell.quota.problems:
         return tried
     if cell.task.fixed() is not None:

@@ -1,4 +1,4 @@
-"""What routing could save, as sentences, a table, and JSON, for `ponder tune`."""
+"""What routing could save, as sentences, as a table and as JSON."""
 
 from __future__ import annotations
 

@@ -17,10 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, get_type_hints
 
-from ponder.core import Plugin, UserError, plugins
+from ponder.core import Cell, Label, Plugin, UserError, plugins
 from ponder.core.errors import python_hint
 from ponder.core.settings import Table, convert
 from ponder.core.text import count
+from ponder.results.dial_effects import dial_pairs
 from ponder.run.interrupt import Stop
 from ponder.run.plan import Plan, plan
 from ponder.run.progress import summary
@@ -161,6 +162,13 @@ class Study(StudySpec):
     def results(self, store: str | Path = STORE) -> Results:
         """Return what the store holds of this study; nothing is asked."""
         return _results(with_stored_digests(self, Path(store)), Path(store))
+
+    def dial_notes(self, store: str | Path = STORE) -> list[str]:
+        """Return sentences about dials that have no effect, or whose effect is not seen yet."""
+        cells: dict[Cell, Label] = {cell: cell.label for cell in self.cells}
+        if not dial_pairs(cells):  # so that most runs needn't load what tests and draws
+            return []
+        return self.results(store).dial_notes
 
     def plan(self, store: str | Path = STORE) -> Plan:
         """How many attempts a run would make, and what they would take; nothing is asked."""

@@ -59,6 +59,11 @@ class Setting:
     more_problems: float = 0.0  # that would decide; 0 if it is decided
     same_as: str = ""  # the setting whose replies its replies equal, if its dial has no effect
 
+    @property
+    def is_variant(self) -> bool:
+        """Whether it is a model with its methods; else it is also a way to ask, a task."""
+        return self.label == self.cells[0].label.variant
+
     def verdict(self) -> str:
         """Return what was found about the setting."""
         if self.choice == "no effect":

@@ -110,7 +110,7 @@ def overbilled(bill: Bill, limit: Spend | None) -> str:
     if completion > tolerance.completion_tokens:
         allowed = f"its budget allows {limit.completion_tokens:,}"
         if bill.slack.completion_tokens > 0:
-            return f"a reply without usage may have taken {completion:,} tokens, where {allowed}"
+            return f"a reply may have taken {completion:,} tokens by its text, where {allowed}"
         return f"a reply was billed {completion:,} tokens, where {allowed}"
     if bill.prompt_tokens > tolerance.prompt_tokens:
         allowed = f"it has at most {limit.prompt_tokens:,}"

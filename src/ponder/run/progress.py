@@ -242,7 +242,7 @@ def line(tally: Tally, width: int = 10_000) -> str:
         facts.append(f"{_clock(unanswered * seconds / done)} left")
     tokens = f"{short(tally.tokens)} tokens"
     if tally.cost:
-        tokens += f", {tally.cost:.2f} {tally.currency}"
+        tokens += f", {money_text(tally.cost)} {tally.currency}"
     facts.append(tokens)
     for ending in ENDINGS:
         attempts = getattr(tally, ending)
@@ -329,7 +329,7 @@ def _warnings(tally: Tally) -> list[str]:
 
 
 def _calls_without_usage(tally: Tally) -> list[str]:
-    """Return how calls were counted for which the server reported no usage, under a cap."""
+    """Return how calls were counted whose output the server didn't report, under a cap."""
     calls = tally.ledger.estimated_calls
     if not calls:
         return []
@@ -337,7 +337,7 @@ def _calls_without_usage(tally: Tally) -> list[str]:
         "a token per byte of the prompt and of the reply, "
         "or the whole budget if that may be too few"
     )
-    reports = f"the server reports no usage of {count(calls, 'call')}"
+    reports = f"the server reports no usage of {count(calls, 'call')}, or less than the text has"
     return [f"warning: {reports}; the cap counts {counted}"]
 
 

@@ -133,11 +133,6 @@ class Routing:
     reached: Estimate  # the part of the oracle's saving that `best` reaches
     worth: Worth
 
-    @property
-    def reachable(self) -> Scored:
-        """The oracle without luck, if there are enough samples, else the upper bound."""
-        return self.held_out_oracle or self.oracle
-
 
 def routing(
     outcomes_by_setting: Mapping[str, Sequence[Outcome]],

@@ -25,6 +25,8 @@ TOLERANCE = 0.05  # prices that differ by less are equal: a snapshot is rounded
 PACKAGE = "genai_prices"
 # Providers that the package calls by another name.
 PACKAGE_NAMES = {"xai": "x-ai"}
+# Who else than its maker may serve a model isn't known by the model's name alone.
+MAKERS = ("anthropic", "deepseek", "google", "openai", "x-ai")
 HINT = (
     "pip install 'ponder-lab[prices]' knows the prices of many providers; or write them: "
     "prices = { input = 0.5, output = 2.0 }, per million tokens, in its [[model]]"
@@ -140,11 +142,15 @@ def _packaged_prices(model: Served) -> FoundPrices | None:
     from genai_prices.types import TieredPrices
 
     provider = PACKAGE_NAMES.get(catalogued.provider, catalogued.provider) or None
-    url = None if provider else catalogued.url
+    url = None
+    if not provider:
+        url = catalogued.url or None
     snapshot = data_snapshot.get_snapshot()
     try:
-        _, info = snapshot.find_provider_model(catalogued.model, None, provider, url)
+        seller, info = snapshot.find_provider_model(catalogued.model, None, provider, url)
     except LookupError:
+        return None
+    if provider is None and url is None and seller.id not in MAKERS:
         return None
     rates = info.get_prices(datetime.now(UTC))
     rates_by_name = {

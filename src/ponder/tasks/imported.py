@@ -1,8 +1,8 @@
-"""Holds the problems of an evaluation that another program ran, as `ponder import` reads them from
-its log.
+"""Holds the problems of an evaluation that another program ran, or the requests of a production log,
+as `ponder import` reads them.
 
-Which attempts are right was decided by the log's own scorer when they were made, and `ponder
-regrade` leaves that as it is. Where Ponder needs to read an answer itself, such as for a majority
+Which attempts are right was decided when they were imported, as a rule by the log's own scorer, and
+`ponder regrade` leaves that as it is. Where Ponder needs to read an answer itself, such as for a majority
 vote, it compares texts as `jsonl` does.
 """
 

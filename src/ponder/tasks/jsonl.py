@@ -1,7 +1,8 @@
 """Asks your own problems from a JSONL file: each line has `prompt` and `answer`, and may have
 `size` and `id`.
 
-It may also have `system` (a system message) and `facts` (kept with each attempt).
+It may also have `system` (a system message), `history` (the messages before the prompt, each with
+`role` and `content`) and `facts` (kept with each attempt).
 
 A reply's answer is what stands in `<answer>` tags or `\\boxed{}`, after "answer is", in bold, or in
 the sentence that concludes it; numbers and words that the prompt already has are told from what the
@@ -23,7 +24,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from ponder.core import Grade, Problem, Task, UserError, digest
+from ponder.core import Grade, Message, Problem, Task, UserError, digest
 from ponder.core.capabilities import ComparesAnswers
 from ponder.core.jsonl import records
 from ponder.tasks.reading import read, same
@@ -40,15 +41,21 @@ class ProblemLine(msgspec.Struct, forbid_unknown_fields=True):
     size: int = 0
     id: str = ""
     system: str = ""
+    history: tuple[Message, ...] = ()
     facts: dict[str, Any] = {}
 
     def problem(self, instruction: str) -> Problem:
         """Return the problem, with an instruction appended to its prompt."""
-        name = self.id or digest(self.prompt, str(self.answer)).hex()
+        parts: list[Any] = [self.prompt, str(self.answer)]
+        if self.history:
+            parts.append([[message.role, message.content] for message in self.history])
+        name = self.id or digest(*parts).hex()
         prompt = self.prompt
         if instruction:
             prompt = f"{prompt}\n\n{instruction}"
-        return Problem(name, self.size, (prompt,), str(self.answer), self.system, facts=self.facts)
+        gold = str(self.answer)
+        turns = (prompt,)
+        return Problem(name, self.size, turns, gold, self.system, self.history, self.facts)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Asks a model behind a hosted API or a server: OpenAI, Anthropic, Google, xAI, OpenRouter, vLLM, …
+"""Asks a model behind an API: OpenAI, Anthropic, Google, xAI, OpenRouter, or your own server.
 
 It speaks four protocols: chat completions, OpenAI's Responses, Anthropic's Messages and Google's
 generateContent. `effort`, `think` and `thinking` say how hard the model may think, in any of them.
@@ -38,14 +38,16 @@ from ponder.core.capabilities import BudgetsThinking, CatalogEntry
 from ponder.core.secrets import Secrets, check_body, check_headers, check_url
 from ponder.models.endpoint.anthropic import Anthropic
 from ponder.models.endpoint.chat import Chat
-from ponder.models.endpoint.client import Client, Preview, connect, preview
+from ponder.models.endpoint.client import Client
 from ponder.models.endpoint.dials import HARD_BUDGETS, Dial
 from ponder.models.endpoint.gemini import Gemini
+from ponder.models.endpoint.http_request import Preview, connect, preview
 from ponder.models.endpoint.protocol import Protocol
 from ponder.models.endpoint.providers import (
     PROVIDERS,
     ProtocolName,
     ProviderName,
+    is_private,
     protocol_of,
     provider_of,
 )
@@ -95,8 +97,8 @@ class Endpoint(Model, Served, Sampled, BudgetsThinking, Batched):
     served_as: str = not_in_key("")
     send_seed: bool = True  # send a different seed with every attempt
     body: dict[str, Any] = field(default_factory=dict)  # additional fields of the request's body
-    # the name of the budget in the request's body
-    budget_field: Literal["max_tokens", "max_completion_tokens"] = not_in_key("max_tokens")
+    # the name of the budget in a chat's body; default: max_completion_tokens at OpenAI, else max_tokens
+    budget_field: Literal["max_tokens", "max_completion_tokens"] | None = not_in_key(None)
     key: EnvVar | None = not_in_key(None)  # $NAME of the environment variable with the API key
     # additional headers; values may contain $NAME
     headers: dict[str, str] = field(default_factory=dict, metadata={"not_in_key": True})
@@ -128,47 +130,60 @@ class Endpoint(Model, Served, Sampled, BudgetsThinking, Batched):
         for url in (*self.urls, self.served_as):
             check_url(url)
         check_headers(self.headers)
-        check_body(self.body)
         self._check_urls()
-        self._check_protocol()
+        self._check_provider()
+        self._check_body()
+        self._check_dials()
         if self.batch:
             self._check_batch()
             self.concurrency = max(self.concurrency, BATCH_CONCURRENCY)
             if self.prices:
                 self.prices = replace(self.prices, discount=self.batch_discount)
-        for name in ("temperature", "top_p"):
-            if name in self.body and getattr(self, name) is not None:
-                raise UserError(f"{name} is given twice", hint="leave it out of `body`")
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
         for name in POSITIVE:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
-                raise UserError(f"{name} must be a number above 0, not {value}")
+                hint = "thinking = false turns it off" if name == "think" else ""
+                raise UserError(f"{name} must be a number above 0, not {value}", hint=hint)
         for name in NOT_NEGATIVE:
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
                 raise UserError(f"{name} must be 0 or more, not {value}")
 
-    def _check_protocol(self) -> None:
+    def _check_provider(self) -> None:
+        """Raise `UserError` if url, provider and protocol don't fit together."""
         provider = self.provider_name
         host = provider_of(self.urls[0])
         if host and host != provider:
             message = f"{self.urls[0]} is {host}'s, not {provider}'s"
-            raise UserError(message, hint="leave out `provider`, or give its own `url`")
+            raise UserError(message, hint="leave out `provider`, or set the `url` of its server")
         if provider and self.protocol_name not in PROVIDERS[provider].protocols:
             names = " or ".join(f'protocol = "{name}"' for name in PROVIDERS[provider].protocols)
             message = f"{provider} has no protocol `{self.protocol_name}`"
             raise UserError(message, hint=names)
-        protocol = PROTOCOLS[self.protocol_name]
-        for name, instead in protocol.own_fields.items():
-            if _has_field(self.body, name):
-                message = f"`{name}` can't be a field of the body: it has a setting of its own"
-                raise UserError(message, hint=instead)
+
+    def _check_dials(self) -> None:
+        """Raise `UserError` for a dial that the route lacks, or that `body` sets too."""
         if self.think is not None and self.budget is not None and self.think >= self.budget:
             message = f"think = {self.think} leaves no room for an answer in budget = {self.budget}"
             raise UserError(message, hint="budget counts thinking and answer: set a larger one")
-        for name in protocol(self).dials():
+        protocol = PROTOCOLS[self.protocol_name](self)
+        for name in protocol.dials():
             if name in self.body and not isinstance(self.body[name], dict):
                 raise UserError(f"`{name}` is given twice", hint="leave it out of `body`")
+
+    def _check_body(self) -> None:
+        """Raise `UserError` for a field of `body` that has a setting of its own."""
+        check_body(self.body)
+        for name, setting in PROTOCOLS[self.protocol_name].own_fields.items():
+            if _has_field(self.body, name):
+                message = f"`{name}` can't be a field of the body: it has a setting of its own"
+                raise UserError(message, hint=setting)
+        for name in ("temperature", "top_p"):
+            if name in self.body and getattr(self, name) is not None:
+                raise UserError(f"{name} is given twice", hint="leave it out of `body`")
 
     def _check_batch(self) -> None:
         if not self.can_batch():
@@ -287,7 +302,8 @@ class Endpoint(Model, Served, Sampled, BudgetsThinking, Batched):
             return await client.listed_prices()
 
     def catalogued(self) -> CatalogEntry | None:
-        if self._is_own_server:
+        # A catalog that knows no such address needn't be loaded, which takes 12 MB.
+        if self._is_own_server or (not self.provider_name and is_private(self.urls[0])):
             return None
         return CatalogEntry(self.id, self.provider_name, self.urls[0])
 

@@ -17,6 +17,7 @@ import msgspec
 
 from ponder.core import Request, SignedMessage, UserError
 from ponder.core.text import encodable
+from ponder.models.endpoint.dials import ANTHROPIC_MIN_THINK, check_anthropic_think
 from ponder.models.endpoint.failures import (
     Refusal,
     read_error,
@@ -30,7 +31,6 @@ from ponder.models.endpoint.stream import events
 from ponder.tasks.reading import split_thinking
 
 VERSION = "2023-06-01"
-MIN_THINK = 1024  # tokens
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 OWN_FIELDS = {
     "model": "id = …",
@@ -78,7 +78,7 @@ REFUSED_DIALS = (
     (
         r"adaptive thinking is not supported",
         "`thinking = true`",
-        f"think = 4096, or another number of tokens from {MIN_THINK}",
+        f"think = 4096, or another number of tokens from {ANTHROPIC_MIN_THINK}",
     ),
     (
         r"thinking\.type\.disabled. is not supported",
@@ -86,7 +86,11 @@ REFUSED_DIALS = (
         'leave it out: the model always thinks; effort = "low" makes it think less',
     ),
     (r"does not support thinking", "thinking", "leave out `think` and `thinking`"),
-    (r"does not support (?:the )?effort", "`effort`", "leave it out, or set one that it has"),
+    (
+        r"does not support (?:the )?effort",
+        "`effort`",
+        "leave it out; think = 4096 limits the thinking of a model without efforts",
+    ),
 )
 # Fields of a request that some models refuse, and what to change in the study.
 OPTIONAL_FIELDS = {
@@ -154,14 +158,11 @@ class Anthropic(Protocol):
         if provider == "deepseek":
             hint = "thinking = false, or a `budget` for the whole reply"
         dial.refuse(f"{provider} in the protocol `anthropic`", *missing, hint=hint)
+        dial.check("think")  # an effort is for the answer too
         fields: dict[str, Any] = {}
         if dial.think is not None:
-            if dial.thinking is False:
-                message = f"thinking = false and think = {dial.think} contradict each other"
-                raise UserError(message, hint="leave out one of them")
-            if dial.think < MIN_THINK and provider != "llama.cpp":
-                message = f"think = {dial.think} is below Anthropic's minimum of {MIN_THINK} tokens"
-                raise UserError(message, hint=f"think = {MIN_THINK}, or thinking = false")
+            if provider != "llama.cpp":
+                check_anthropic_think(dial.think)
             fields["thinking"] = {"type": "enabled", "budget_tokens": dial.think}
         elif dial.thinking is not None:
             fields["thinking"] = {"type": "adaptive" if dial.thinking else "disabled"}
@@ -246,14 +247,15 @@ class Anthropic(Protocol):
         written = (thinking, answer)
         if not thoughts:
             thinking, answer = split_thinking(answer)
-        stop: Literal["end", "length"] = "length" if message.stop_reason in CUT else "end"
+        stop_reason = message.stop_reason if isinstance(message.stop_reason, str) else ""
+        stop: Literal["end", "length"] = "length" if stop_reason in CUT else "end"
         note = ""
         refusal = ""
-        if message.stop_reason == "refusal":
+        if stop_reason == "refusal":
             note = "refusal"
             refusal = answer or encodable(_text(message.stop_details, "explanation"))
             answer = ""
-        elif message.stop_reason == "content_filter":
+        elif stop_reason == "content_filter":
             note = "content filter"
         elif not thinking and not answer and stop == "end":
             note = "empty reply"

@@ -36,7 +36,7 @@ OWN_FIELDS = {
     "model": "id = …",
     "messages": "the task writes them: ponder list tasks",
     "max_tokens": "budget = …",
-    "max_completion_tokens": 'budget = …, with budget_field = "max_completion_tokens"',
+    "max_completion_tokens": "budget = …; budget_field = … names the field",
     "n": "samples = … in the study asks several times",
     "stream": "stream = true",
 }
@@ -120,6 +120,14 @@ class Chat(Protocol):
     def page(self) -> str:
         return "chat/completions"
 
+    @property
+    def _budget_field(self) -> str:
+        if self._endpoint.budget_field:
+            return self._endpoint.budget_field
+        if self._endpoint.provider_name == "openai":  # its models that think refuse the older name
+            return "max_completion_tokens"
+        return "max_tokens"
+
     def dials(self) -> dict[str, Any]:
         return chat_fields(self._endpoint.provider_name, self._endpoint.dial)
 
@@ -127,7 +135,7 @@ class Chat(Protocol):
         endpoint = self._endpoint
         payload: dict[str, Any] = {"model": endpoint.id, "messages": request.messages}
         if budget is not None:
-            payload[endpoint.budget_field] = budget
+            payload[self._budget_field] = budget
         if endpoint.temperature is not None:
             payload["temperature"] = endpoint.temperature
         if endpoint.top_p is not None:
@@ -167,7 +175,7 @@ class Chat(Protocol):
             return change
         if refusal.status not in (400, 422):
             return None
-        budget_field = self._endpoint.budget_field
+        budget_field = self._budget_field
         budget = payload.get(budget_field)
         room = room_for_reply(refusal.message)
         if room is not None and budget is not None and budget >= room.limit > room.prompt:

@@ -1,6 +1,6 @@
-"""The HTTP client of an endpoint: connections, secrets, several servers, rate limits and retries.
+"""The HTTP client of an endpoint: connections, several servers, rate limits, retries and errors.
 
-What is sent and how replies are read is the protocol's part: `protocol.py`.
+What a request says and how replies are read is the protocol's part: `protocol.py`.
 """
 
 from __future__ import annotations
@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 import random
 from asyncio import Lock, Semaphore, get_running_loop, sleep
-from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import aiohttp
 import msgspec
@@ -21,7 +20,7 @@ from yarl import URL
 
 from ponder.core import Bill, Completion, ModelFailure, Prices, Request, Retry, UserError
 from ponder.core.plugins import closest
-from ponder.core.secrets import REFERENCE, Secrets, check_sendable
+from ponder.core.secrets import Secrets
 from ponder.core.text import count, encodable
 from ponder.models.endpoint.batch import Batches
 from ponder.models.endpoint.batch_apis import AnthropicBatches, BatchApi, OpenAIBatches
@@ -39,8 +38,8 @@ from ponder.models.endpoint.failures import (
     room_for_reply,
     speaks_https,
 )
+from ponder.models.endpoint.http_request import connect, merged, smaller_budget
 from ponder.models.endpoint.protocol import Protocol
-from ponder.models.endpoint.providers import provider_of, provider_of_key
 from ponder.models.endpoint.rate_limit import RateLimit
 from ponder.models.endpoint.reply import (
     Malformed,
@@ -48,6 +47,7 @@ from ponder.models.endpoint.reply import (
     Reply,
     TooLong,
     as_count,
+    believed,
     bill,
     decode_json,
     read_prices,
@@ -81,95 +81,6 @@ class Props(msgspec.Struct):
 
 
 _props = msgspec.json.Decoder(Props)
-
-
-def connect(
-    endpoint: Endpoint, protocol: Protocol, server_url: str, secrets: Secrets
-) -> tuple[URL, dict[str, str]]:
-    """Return a server's URL and the headers to send, with the secrets filled in."""
-    key = ""
-    if endpoint.key:
-        key = secrets.fill(endpoint.key)
-        _check_key(key, server_url, endpoint.key)
-    headers = {"Content-Type": "application/json", **protocol.headers(key)}
-    for name, value in endpoint.headers.items():
-        headers[name] = secrets.fill(value)
-    example = 'url = "http://127.0.0.1:8000/v1"'
-    try:
-        url = URL(secrets.fill_url(server_url))
-    except ValueError:  # its text contains the URL
-        raise UserError(f"{server_url} is not a valid URL", hint=example) from None
-    if not url.host:
-        raise UserError(f"{server_url} names no server", hint=example)
-    if url.user or url.password:
-        if "Authorization" in headers:
-            message = "a request has one login: that in `url` or the key"
-            raise UserError(message, hint="leave out one of the two")
-        login = b64encode(f"{url.user or ''}:{url.password or ''}".encode()).decode()
-        headers["Authorization"] = f"Basic {secrets.hide(login, 'LOGIN')}"
-        url = url.with_user(None)
-    if REFERENCE.search(server_url.partition("?")[2]):
-        # percent-encoded as in the errors of aiohttp
-        secrets.hide(url.raw_query_string, "QUERY")
-    check_sendable(headers)
-    return url, headers
-
-
-def _check_key(key: str, server_url: str, name: str) -> None:
-    """Raise `UserError` if a key is another provider's, before it is sent there."""
-    owner = provider_of_key(key)
-    provider = provider_of(server_url)
-    if owner and provider and owner != provider:
-        message = f"{name} holds a key of {owner}, and {server_url} is {provider}'s"
-        raise UserError(message, hint=f'key = "$NAME" names the variable with a key of {provider}')
-
-
-def merged(fields: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table with the fields of both, tables inside included; `more` comes last."""
-    result = dict(fields)
-    for name, value in more.items():
-        inner = result.get(name)
-        if isinstance(value, Mapping) and isinstance(inner, Mapping):
-            result[name] = merged(inner, value)
-        else:
-            result[name] = value
-    return result
-
-
-class Preview(NamedTuple):
-    """A request as it would be sent, with the names of secrets in their place."""
-
-    url: str
-    headers: dict[str, str]
-    body: dict[str, Any]
-
-    def text(self) -> str:
-        lines = [f"POST {self.url}"]
-        for name, value in self.headers.items():
-            lines.append(f"{name}: {value}")
-        body = msgspec.json.format(msgspec.json.encode(self.body), indent=2)
-        return "\n".join([*lines, "", body.decode()])
-
-
-def preview(endpoint: Endpoint, protocol: Protocol, request: Request) -> Preview:
-    """Return what a client would send for a request to the first server; nothing is sent."""
-    address, _, query = endpoint.urls[0].partition("?")
-    parameters = [query] if query else []
-    for name, value in protocol.query.items():
-        parameters.append(f"{name}={value}")
-    url = f"{address.rstrip('/')}/{protocol.page}"
-    if parameters:
-        url = f"{url}?{'&'.join(parameters)}"
-    headers = {"Content-Type": "application/json", **protocol.headers(endpoint.key or "")}
-    headers |= endpoint.headers
-    budget = _smallest(endpoint.budget, request.budget)
-    fields = merged(protocol.payload(request, budget), endpoint.body)
-    # as JSON has it: messages are objects of Ponder's own
-    return Preview(url, headers, msgspec.json.decode(msgspec.json.encode(fields)))
-
-
-def _smallest(*budgets: int | None) -> int | None:
-    return min((budget for budget in budgets if budget is not None), default=None)
 
 
 class Client:
@@ -337,7 +248,7 @@ class Client:
         return completion
 
     async def _complete(self, request: Request) -> Completion:
-        budget = _smallest(self.endpoint.budget, request.budget)
+        budget = smaller_budget(self.endpoint.budget, request.budget)
         fields = merged(self.protocol.payload(request, budget), self._body)
         payload = msgspec.json.encode(fields)
         for tries in range(self.endpoint.retries + 1):
@@ -400,6 +311,7 @@ class Client:
                         server.set_aside(failure.wait)
                     raise
                 server.answered()
+            reply = believed(reply)
             cost = bill(reply, clock() - started, self._count, prompt_estimate)
             self.rate_limit.end(charge, cost)
         reply, cost = await self._counted(server, reply, cost, payload, budget, request)
@@ -422,7 +334,9 @@ class Client:
         if not line.status:
             raise NoAnswer(self.shown(line.why))
         try:
-            reply = await self._read(server, line.status, line.content, {}, payload, request)
+            reply = believed(
+                await self._read(server, line.status, line.content, {}, payload, request)
+            )
         except Malformed as error:
             raise NoAnswer(self.shown(str(error)), billed=True) from None
         except WrongServer as error:

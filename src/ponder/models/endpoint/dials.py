@@ -14,7 +14,9 @@ from ponder.core import UserError
 # Servers that end the thinking at its budget and make the model answer. Other providers take a
 # budget for a target, which replies may exceed.
 HARD_BUDGETS = ("vllm", "sglang", "llama.cpp")
-ANTHROPIC_LEAST = 1024  # thinking tokens
+ANTHROPIC_MIN_THINK = 1024  # tokens
+# Those of OpenAI, which xAI and Google's OpenAI layer have some of.
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 # The efforts that stand for thinking on and off where a provider has only efforts.
 EFFORT_ON = "medium"
 EFFORT_OFF = "none"
@@ -33,11 +35,11 @@ class Dial(NamedTuple):
             if getattr(self, name) is not None:
                 raise UserError(f"{route} has no dial `{name}`", hint=hint)
 
-    def check(self) -> None:
-        """Raise `UserError` if thinking is off and something else says how long to think."""
+    def check(self, *names: str) -> None:
+        """Raise `UserError` if thinking is off and one of these dials says how long to think."""
         if self.thinking is not False:
             return
-        for name in ("effort", "think"):
+        for name in names:
             value = getattr(self, name)
             if value is not None:
                 message = f"thinking = false and {name} = {value!r} contradict each other"
@@ -49,8 +51,11 @@ def effort_only(dial: Dial, route: str, instead: str) -> str | None:
 
     `thinking` is sent as an effort. `instead` says what else there is for `think`.
     """
-    dial.check()
+    dial.check("effort", "think")
     dial.refuse(route, "think", hint=instead)
+    if dial.effort is not None and dial.effort not in EFFORTS:
+        hint = f"effort = {', '.join(EFFORTS)}; few models have all of them"
+        raise UserError(f"{route} has no effort {dial.effort!r}", hint=hint)
     if dial.thinking is None:
         return dial.effort
     if dial.thinking:
@@ -62,7 +67,7 @@ def chat_fields(provider: str, dial: Dial) -> dict[str, Any]:
     """Return the fields of a chat request; raise `UserError` for a dial that it doesn't have."""
     if dial == Dial():
         return {}
-    dial.check()
+    dial.check("effort", "think")
     if provider in ("vllm", "sglang", "llama.cpp"):
         return _own_server(provider, dial)
     if provider == "openrouter":
@@ -141,10 +146,15 @@ def _anthropic(dial: Dial) -> dict[str, Any]:
     dial.refuse("Anthropic's OpenAI layer", "thinking", hint=native)
     if dial.think is None:
         return {}
-    if dial.think < ANTHROPIC_LEAST:
-        message = f"Anthropic's least budget for thinking is {ANTHROPIC_LEAST} tokens"
-        raise UserError(message, hint=f"think = {ANTHROPIC_LEAST}")
+    check_anthropic_think(dial.think)
     return {"thinking": {"type": "enabled", "budget_tokens": dial.think}}
+
+
+def check_anthropic_think(tokens: int) -> None:
+    """Raise `UserError` if Anthropic refuses a budget for thinking."""
+    if tokens < ANTHROPIC_MIN_THINK:
+        message = f"think = {tokens} is below Anthropic's minimum of {ANTHROPIC_MIN_THINK} tokens"
+        raise UserError(message, hint=f"think = {ANTHROPIC_MIN_THINK}, or thinking = false")
 
 
 def _deepseek(dial: Dial) -> dict[str, Any]:

@@ -127,9 +127,7 @@ class Gemini(Protocol):
         if effort is not None and think is not None:
             message = "Google takes an effort or a number of thinking tokens, not both"
             raise UserError(message, hint="leave out `effort` or `think`")
-        if thinking is False and (effort is not None or think is not None):
-            message = "thinking = false contradicts `effort` and `think`"
-            raise UserError(message, hint="leave out one of them")
+        self._endpoint.dial.check("effort", "think")
         config: dict[str, Any] = {}
         if effort is not None:
             if effort.lower() not in LEVELS:

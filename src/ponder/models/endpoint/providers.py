@@ -8,6 +8,7 @@ server of your own, the study says it: `provider = "vllm"`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
@@ -87,6 +88,15 @@ def provider_of_key(key: str) -> str:
         if provider.key_form and key.startswith(provider.key_form):
             return name
     return ""
+
+
+def is_private(url: str) -> bool:
+    """Return whether an address is on this machine or in a network of one's own."""
+    host = _host(url)
+    try:
+        return ip_address(host).is_private
+    except ValueError:
+        return "." not in host or host.endswith((".local", ".internal"))
 
 
 def _host(url: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -21,7 +21,8 @@ T = TypeVar("T")
 MAX_PRICE = 0.01  # dollars per token: more is in another unit
 TICKS_PER_DOLLAR = 10**10  # xAI's
 MAX_TOKENS = 10**9  # no single call has more: such a count is an error
-LONGEST_TOKEN = 8  # bytes: no text has longer tokens on average; English prose has 4 to 5
+# Characters: no text has longer tokens on average. English prose has 4 to 5, Russian about as many.
+LONGEST_TOKEN = 8
 
 
 class Malformed(ValueError):
@@ -125,12 +126,36 @@ def bill(
     )
 
 
+def believed(reply: Reply) -> Reply:
+    """Return a reply without the server's count of its output if its text has more tokens."""
+    usage = reply.usage
+    most_characters = LONGEST_TOKEN * usage.output
+    # The first is true of nearly every reply, and fast.
+    if sum(map(len, reply.written)) <= most_characters or fewest_tokens(reply) <= usage.output:
+        return reply
+    return replace(reply, usage=replace(usage, completion=0, reasoning=0, output=0))
+
+
+def fewest_tokens(reply: Reply) -> int:
+    """Return a lower bound on the tokens of a reply, from its text.
+
+    A summary of the thinking isn't part of the reply's tokens. Spaces may be many to a token.
+    """
+    texts = reply.written
+    if reply.summarized:
+        texts = (reply.answer, reply.refusal)
+    characters = 0
+    for text in texts:
+        characters += len(" ".join(text.split()))
+    return characters // LONGEST_TOKEN
+
+
 def slack(reply: Reply, bill: Bill, budget: int | None, prompt_limit: int) -> Spend:
     """Return what to add to a bill for an upper bound, where the server doesn't report its tokens.
 
-    A reply that was cut off or has no text, whose thinking isn't all shown, or whose count can't be
-    one, may have taken its whole budget. Any other has at most one token per byte of its text, and
-    no more than its budget, unless the text is so long that the server has ignored it.
+    A reply whose whole thinking is shown has at most one token per byte of its text. Any other may
+    have taken its whole budget: one that was cut off, whose thinking may be hidden, or whose count
+    can't be one. A reply that must be longer than its budget shows that the server ignores it.
     """
     usage = reply.usage
     prompt = 0
@@ -139,9 +164,9 @@ def slack(reply: Reply, bill: Bill, budget: int | None, prompt_limit: int) -> Sp
     completion = 0
     if not usage.output:
         limit = sum(len(text.encode()) for text in reply.written)
-        if budget is not None and limit <= LONGEST_TOKEN * budget:
-            is_partial = reply.stop == "length" or reply.summarized
-            if usage.reported or is_partial or not limit:
+        if budget is not None and fewest_tokens(reply) <= budget:
+            shows_all = reply.thinking and not reply.summarized and reply.stop == "end"
+            if usage.reported or not shows_all:
                 limit = budget
             limit = min(limit, budget)
         completion = limit - bill.thinking_tokens - bill.answer_tokens

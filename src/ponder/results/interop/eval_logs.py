@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 
@@ -53,6 +53,10 @@ class Log(ABC):
     created: str
     settings: Mapping[str, Any] = field(default_factory=dict)  # how the model was asked
     scorers: tuple[str, ...] = ()  # the headline one first
+    tell_answers: tuple[str, ...] = ()  # scorers that name the answer of every reply that has one
+
+    # Whether each problem was asked equally often; only then do k samples of it mean something.
+    even: ClassVar[bool] = True
 
     @abstractmethod
     def samples(self, size: str = "") -> Iterator[Sample]:
@@ -62,7 +66,7 @@ class Log(ABC):
         """
 
 
-def decode(content: bytes, kind: type[T], where: str) -> T:
+def decode(content: bytes, kind: type[T], where: str, hint: str = DAMAGED) -> T:
     """Decode JSON as a type. A log may hold NaN, which JSON proper doesn't have: no score."""
     check_values(content, where, LARGE)
     try:
@@ -72,10 +76,10 @@ def decode(content: bytes, kind: type[T], where: str) -> T:
     try:
         return msgspec.convert(json.loads(content), kind)
     except RecursionError:
-        raise UserError(f"this log can't be read: {NESTED}", where=where, hint=DAMAGED) from None
+        raise UserError(f"this log can't be read: {NESTED}", where=where, hint=hint) from None
     except ValueError as error:  # also msgspec's
         raise UserError(
-            f"this log can't be read: {plain(error, 'an object')}", where=where, hint=DAMAGED
+            f"this log can't be read: {plain(error, 'an object')}", where=where, hint=hint
         ) from None
 
 

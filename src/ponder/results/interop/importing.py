@@ -1,4 +1,5 @@
-"""Makes a study from logs of other evaluation programs, and puts their attempts into a store.
+"""Makes a study from logs of other evaluation programs or of production, and puts their attempts
+into a store.
 
 The study has one task for each task of the logs, and one model for each model and way of asking it.
 Its keys hold the problems, the scorer and the log's own ids of the runs: importing a log again
@@ -11,9 +12,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -24,10 +26,12 @@ from ponder.core.text import count, visible
 from ponder.results.export import safe_name
 from ponder.results.interop import inspect_log, lm_eval
 from ponder.results.interop.eval_logs import DAMAGED, Log, Sample, Score
+from ponder.results.interop.request_log import Answers, RequestLogs, is_request_log
 from ponder.results.study import Study
 from ponder.store.store import Done, Store
 from ponder.study.cell import StudyCell
 from ponder.study.labels import cells_called
+from ponder.study.prices import find_prices, price_lines
 
 MARK = "# Written by `ponder import`"  # so that only its own files are written over
 BATCH = 500  # attempts that are in memory together
@@ -48,6 +52,11 @@ class Imported:
     partial: int = 0  # scores between wrong and right
     reworded: int = 0  # problems that logs ask in different words
     metadata: list[str] = field(default_factory=list)  # keys that could be the size
+    # the distinct requests of a production log, for the task `jsonl`
+    requests: Path | None = None
+    requests_kept: bool = False  # whether that file stays as it was, with answers added by hand
+    prices: list[str] = field(default_factory=list)
+    log_notes: list[str] = field(default_factory=list)  # about a production log
 
     def notes(self) -> Iterator[str]:
         """Yield what the user should know, as sentences."""
@@ -61,13 +70,20 @@ class Imported:
             yield f"{scores} between wrong and right count as wrong; --right says from where on"
         if self.endings["failed"]:
             failed = count(self.endings["failed"], "attempt")
-            yield f"{failed} without a score: left out, not counted as wrong"
+            yield f"{failed} without a reply or a score: left out, not counted as wrong"
         if self.reworded:
             problems = count(self.reworded, "problem")
             yield f"{problems} asked in different words by different logs: one wording is kept"
         if self.metadata:
             keys = ", ".join(self.metadata)
             yield f"all problems have one size; --size KEY takes it from the log: {keys}"
+        for line in self.prices:
+            yield f"prices: {line}"
+        yield from self.log_notes
+        if self.requests_kept:
+            yield f"{self.requests} stays as it was: it has answers that this import doesn't"
+        elif self.requests:
+            yield f"{self.requests} asks the same requests again: task `jsonl`, `file`"
 
 
 @dataclass
@@ -78,6 +94,7 @@ class _Survey:
     problems: dict[str, Problem] = field(default_factory=dict)
     problem_bytes: int = 0
     epochs: int = 0
+    timed: bool = False  # whether it has the seconds of replies
     scorers: dict[str, None] = field(default_factory=dict)  # that have scored something
     # the scorers that say which answer they read
     tell_answers: set[str] = field(default_factory=set)
@@ -85,10 +102,11 @@ class _Survey:
 
     @classmethod
     def of(cls, log: Log, size: str) -> _Survey:
-        survey = cls(log)
+        survey = cls(log, tell_answers=set(log.tell_answers))
         for sample in log.samples(size):
             survey.keep(sample.problem)
             survey.epochs = max(survey.epochs, sample.epoch + 1)
+            survey.timed = survey.timed or sample.completion.bill.seconds > 0
             for name, score in sample.scores.items():
                 survey.scorers[name] = None
                 if score.answer:
@@ -132,8 +150,7 @@ class _Model:
         return sum(max(survey.epochs for survey in run) for run in self.of(task).values())
 
 
-@dataclass(frozen=True)
-class Judge:
+class Judge(NamedTuple):
     """What makes an attempt right."""
 
     scorer: str
@@ -147,32 +164,66 @@ def import_logs(
     scorer: str = "",
     right: float | None = None,
     size: str = "",
+    answers: Path | None = None,
+    ignore: Sequence[str] = (),
 ) -> Imported:
     """Read logs, write their study and problems, and store their attempts."""
-    logs = [read(path) for path in _files(paths)]
+    files = list(dict.fromkeys(_files(paths)))
+    request_files = [path for path in files if is_request_log(path)]
+    logs = [read(path) for path in files if path not in request_files]
     logs.sort(key=lambda log: (log.created, str(log.path)))
     names = list(dict.fromkeys(log.task for log in logs))
+    known_answers = Answers(answers) if answers else None
+    requests = RequestLogs(request_files, scorer, known_answers, size, ignore)
+    if request_files and requests.task not in names:
+        names.append(requests.task)
+    elif not request_files and (answers or ignore):
+        option = "--answers" if answers else "--ignore"
+        raise UserError(f"{option} is for production logs, and there is none among these")
     if out is None:
         stem = safe_name(names[0]) if len(names) == 1 else "imported"
         out = Path(f"{stem}.toml")
     _check_place(out)
-    result = Imported(out, len(logs))
+    result = Imported(out, len(files))
+    with closing(requests):
+        if request_files:
+            _read_requests(requests, files, result)
+            logs += requests.logs
+        _import(logs, names, files, store, Judge(scorer, right), size, result)
+        result.log_notes = list(requests.notes())
+    return result
+
+
+def _import(
+    logs: Sequence[Log],
+    tasks: Sequence[str],
+    files: Sequence[Path],
+    store: Path,
+    wanted: Judge,
+    size: str,
+    result: Imported,
+) -> None:
+    """Write the study and the problems of logs, and store their attempts."""
+    out = result.study
     surveys = [_surveyed(log, size) for log in logs]
     judges: dict[str, Judge] = {}
     problems: dict[str, list[Problem]] = {}
-    files: dict[str, Path] = {}
-    for task in names:
+    problem_files: dict[str, Path] = {}
+    for task in tasks:
         of_task = [survey for survey in surveys if survey.log.task == task]
-        judges[task] = Judge(_scorer(of_task, scorer, result), right)
+        judges[task] = wanted._replace(scorer=_scorer(of_task, wanted.scorer, result))
         problems[task] = _problems(of_task, result)
-        files[task] = out.with_name(f"{out.stem}-{safe_name(task)}.jsonl")
+        problem_files[task] = out.with_name(f"{out.stem}-{safe_name(task)}.jsonl")
+        _check_input(problem_files[task], files)
     if not size:
         result.metadata = _possible_sizes(problems.values())
     models = _models(surveys)
-    for task, file in files.items():
+    for task, file in problem_files.items():
         file.write_bytes(b"".join(_encoded(problem, file) for problem in problems[task]))
-    out.write_text(_study(files, judges, models, problems), "utf-8")
+    out.write_text(_study(problem_files, judges, models, problems), "utf-8")
     study = Study.load(str(out))
+    find_prices(study.cells)
+    result.prices = price_lines(study.cells)
     with Store(store, lock=True) as opened:
         opened.record_study(study)
         for task, judge in judges.items():
@@ -181,7 +232,22 @@ def import_logs(
                 cells = {cell.size: cell for cell in cells_called(of_task_cells, "model", label)}
                 attempts = _attempts(model, task, judge, size, result)
                 _store(opened, cells, attempts, result)
-    return result
+
+
+def _read_requests(requests: RequestLogs, files: Sequence[Path], result: Imported) -> None:
+    """Read production logs and write their distinct requests; raise if no reply is graded."""
+    result.requests = result.study.with_name(f"{result.study.stem}-requests.jsonl")
+    _check_input(result.requests, files)
+    requests.read()
+    result.requests_kept = not requests.write(result.requests)
+    requests.check_graded(result.requests)
+
+
+def _check_input(path: Path, files: Sequence[Path]) -> None:
+    """Raise `UserError` if a file to be written is one of the logs."""
+    if any(path.resolve() == file.resolve() for file in files):
+        message = f"{path} would be written over, and it is one of the logs"
+        raise UserError(message, hint="-o NAME.toml names the study, and with it these files")
 
 
 def _surveyed(log: Log, size: str) -> _Survey:
@@ -207,7 +273,7 @@ def read(path: Path) -> Log:
         return inspect_log.read(path)
     if path.suffix == ".jsonl":
         return lm_eval.read(path)
-    hint = "logs of Inspect end in .eval or .json, samples of lm-eval in .jsonl"
+    hint = "logs of Inspect end in .eval or .json, samples of lm-eval and requests in .jsonl"
     raise UserError("this is not a log that can be imported", where=str(path), hint=hint)
 
 
@@ -223,7 +289,7 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
                     inside.append(file)
             if not inside:
                 searched = ".eval files of Inspect and samples_*.jsonl of lm-eval"
-                hint = f"a folder is searched for {searched}"
+                hint = f"a folder is searched for {searched}; name logs of requests one by one"
                 raise UserError("there is no log in this folder", where=str(path), hint=hint)
             yield from sorted(inside)
         else:
@@ -372,9 +438,12 @@ def _study(
         figures.append("effort")
     if len(models) > 1:
         figures.append("frontier")
-    if most_samples > 1:
+    surveys = [survey for model in models.values() for survey in model.surveys]
+    if most_samples > 1 and all(survey.log.even for survey in surveys):
         figures.append("samples")
     figures.append("budget")
+    if any(survey.timed for survey in surveys):
+        figures.append("latency")
     for figure in figures:
         lines += _table("figure", {"name": figure})
     return "\n".join(lines) + "\n"
@@ -464,6 +533,9 @@ def _attempt(sample: Sample, number: int, judge: Judge, tell_answers: bool, path
     elif sample.limit:
         ended = "truncated"
         why = f"{sample.limit} limit"
+    elif sample.completion.note:
+        ended = "unparsed"
+        why = sample.completion.note
     elif tell_answers and not score.answer:
         ended = "unparsed"
         why = "no answer"

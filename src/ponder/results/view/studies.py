@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ponder.core import ENDINGS, UserError
+from ponder.core import ENDINGS, FromLog, UserError
 from ponder.results.results import Results
 from ponder.results.study import Study
 from ponder.results.view.stores import FAILED, OPEN, Index, ViewedStore, Whole
@@ -106,7 +106,13 @@ class ViewedStudy:
         if self.study and self.study.chooses_sizes and not self._question_answered:
             return None
         cells = self.results.cells if self.results and self._question_answered else self.cells
-        return sum(cell.quota.samples * cell.count for cell in cells)
+        asked = 0
+        for number, cell in enumerate(cells):
+            if isinstance(cell.model, FromLog):
+                asked += int((self.cell_of == number).sum())  # nothing more was asked
+            else:
+                asked += cell.quota.samples * cell.count
+        return asked
 
     @cached_property
     def _question_answered(self) -> bool:
@@ -146,6 +152,8 @@ class ViewedStudy:
             return "running"
         if self.asked is None:
             return "ended"
+        if self.cells and all(isinstance(cell.model, FromLog) for cell in self.cells):
+            return "complete"
         if self._question_answered:
             return "complete"  # its question is answered, though some attempts may have failed
         if self.answered >= self.asked:

@@ -135,11 +135,11 @@ class Cheapest:
         for k, i in enumerate(settings):
             if standing.quality[i] != "open" or power[k] < FUTILE:
                 continue
-            if standing.choice is not None and i != standing.choice:
-                dearer = self.extra_cost(scores, i, standing.choice, size)
-                if dearer > sure_worse:
-                    continue
-            candidates.append(i)
+            extra = 0.0
+            if standing.choice is not None:
+                extra = self.extra_cost(scores, i, standing.choice, size)
+            if extra <= sure_worse:
+                candidates.append(i)
         standing.asked[:] = False
         standing.asked[candidates] = True
         if self.floor is None:
@@ -234,12 +234,13 @@ class Cheapest:
 
     def _bound(self, test: Literal["good", "worse"], settings: int, analysis: int, n: int) -> float:
         """Return the standard errors of a sure finding at an analysis of n problems."""
-        fraction = WORSE if test == "worse" else 1 - WORSE
-        error = (1 - self.level) * fraction / max(1, settings - 1)
-        if self.floor is not None:
-            error = (1 - self.level) * fraction / settings
-        shape = SHAPE if test == "good" else POCOCK
-        values = boundary(1 - error, 1, len(self._sizes()), shape)
+        error = (1 - self.level) * (1 - WORSE)
+        shape = SHAPE
+        if test == "worse":
+            error = (1 - self.level) * WORSE
+            shape = POCOCK
+        comparisons = settings if self.floor is not None else max(1, settings - 1)
+        values = boundary(1 - error / comparisons, 1, len(self._sizes()), shape)
         return as_t(values[analysis], n)
 
     def _power(self, lead: float, error: float, n: int, standing: Standing) -> float:
@@ -264,10 +265,11 @@ class Cheapest:
             return None
         size = min(len(scores[i]) for i in good)
         costs = np.array([scores[i][:size, 1] for i in good])
-        costs = costs[:, ~np.isnan(costs).any(axis=0)]
-        if not costs.size:
+        answered = ~np.isnan(costs).any(axis=0)
+        if not answered.any():
             return good[0]
-        return good[int(np.argmin(costs.mean(axis=1)))]
+        mean_costs = costs[:, answered].mean(axis=1)
+        return good[int(np.argmin(mean_costs))]
 
     # --- What is reported ---
 
@@ -300,20 +302,18 @@ class Cheapest:
         """Return the fraction that i costs less than j, with an interval valid at every analysis."""
         first, second = _common(scores[i], scores[j])
         n = len(first)
-        if n < FEWEST_PAIRS or first[:, 1].mean() <= 0 or second[:, 1].mean() <= 0:
+        cost = first[:, 1]
+        other_cost = second[:, 1]
+        if n < FEWEST_PAIRS or cost.mean() <= 0 or other_cost.mean() <= 0:
             return Estimate(math.nan, -math.inf, 1.0, 2 * n, n)
-        relative = first[:, 1] / first[:, 1].mean() - second[:, 1] / second[:, 1].mean()
-        error = float(relative.std(ddof=1)) / math.sqrt(n)
+        log_ratio = math.log(cost.mean() / other_cost.mean())
+        influence = cost / cost.mean() - other_cost / other_cost.mean()
+        error = float(influence.std(ddof=1)) / math.sqrt(n)
         values = boundary(self.level, 2, len(self._sizes()), SHAPE)
         half = as_t(values[self._analysis_of(scores, i, j)], n) * error
-        log_ratio = math.log(first[:, 1].mean() / second[:, 1].mean())
-        return Estimate(
-            1 - math.exp(log_ratio),
-            1 - math.exp(min(700.0, log_ratio + half)),
-            1 - math.exp(log_ratio - half),
-            2 * n,
-            n,
-        )
+        low = 1 - math.exp(min(700.0, log_ratio + half))
+        high = 1 - math.exp(log_ratio - half)
+        return Estimate(1 - math.exp(log_ratio), low, high, 2 * n, n)
 
     def shortfall(self, scores: Sequence[Floats], i: int, j: int | None) -> float:
         """Return the accuracy that i lacks to be good enough, as measured, negative if none.
