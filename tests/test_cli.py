@@ -26,6 +26,7 @@ VERBS = [
     "regrade",
     "report",
     "view",
+    "tune",
     "compare",
     "baseline",
     "export",
