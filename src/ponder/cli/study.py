@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from ponder.results.results import Coverage
     from ponder.results.study import Study
+    from ponder.run.adaptive import Rounds
     from ponder.run.progress import Tally
     from ponder.study.cell import StudyCell
 
@@ -138,6 +139,7 @@ def run_in_terminal(
     store: Path,
     *,
     cells: Sequence[StudyCell] | None = None,
+    trials: Sequence[Rounds] = (),
     grace: float | None = None,
     jobs: int = 1,
     ray: str | None = None,
@@ -146,8 +148,8 @@ def run_in_terminal(
 ) -> Tally:
     """Run a study with a line of progress, and return its counts of attempts.
 
-    `cells` are asked instead of all cells of the study. After a signal, exit with 128 plus its
-    number, as a shell expects.
+    `cells` are asked instead of all cells of the study, and `trials` decide how much instead of its
+    `stop`. After a signal, exit with 128 plus its number, as a shell expects.
     """
     import asyncio
 
@@ -159,7 +161,15 @@ def run_in_terminal(
             await session.run(stop)
 
     opening = open_session(
-        study, store, tell, cells=cells, jobs=jobs, ray=ray, release_lost=release_lost, warn=warn
+        study,
+        store,
+        tell,
+        cells=cells,
+        trials=trials,
+        jobs=jobs,
+        ray=ray,
+        release_lost=release_lost,
+        warn=warn,
     )
     with resumable(), opening as session:
         stop = Stop(GRACE if grace is None else grace, session.write_progress)

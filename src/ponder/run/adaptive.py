@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -85,6 +85,19 @@ class Round(NamedTuple):
 
     cells: list[StudyCell]
     attempts: int  # still without an answer
+
+
+class Rounds(Protocol):
+    """What a run needs of a trial: whom it asks, and what it asks next."""
+
+    @property
+    def arms(self) -> Sequence[Sequence[StudyCell]]: ...
+
+    @property
+    def across_models(self) -> bool: ...
+
+    def rounds(self, store: Store) -> Iterator[Round]:
+        """Yield what to ask next. The caller asks and stores each round before the next one."""
 
 
 class _Totals(NamedTuple):

@@ -54,7 +54,7 @@ from ponder.study.cell import StudyCell
 from ponder.study.study import StudySpec
 
 if TYPE_CHECKING:
-    from ponder.run.adaptive import Trial
+    from ponder.run.adaptive import Rounds
 
 
 class PendingAttempt(NamedTuple):
@@ -96,7 +96,7 @@ class Run:
     preparations: Preparations
     earlier: OpenRequests  # in batch jobs
     executor: Executor | None = None  # other processes that do the heavy work
-    trials: Sequence[Trial] = ()  # of a study with `stop`
+    trials: Sequence[Rounds] = ()  # of a study with `stop`, or of a gate
     # Open judges, by the `id` of the model in the task, each with its free connections.
     judges: dict[int, tuple[Model, asyncio.Semaphore]] = field(default_factory=dict)
     where: str = "study"  # the study's file, in errors

@@ -34,7 +34,7 @@ from ponder.study.cell import StudyCell
 from ponder.study.study import StudySpec
 
 if TYPE_CHECKING:
-    from ponder.run.adaptive import Trial
+    from ponder.run.adaptive import Rounds
 
 CHUNK = 256  # attempts generated at once,
 CHUNK_SECONDS = 0.2  # or fewer, if they take long
@@ -50,8 +50,12 @@ async def run(
     stop: Stop | None = None,
     cells: Sequence[StudyCell] | None = None,
     executor: Executor | None = None,
+    trials: Sequence[Rounds] = (),
 ) -> None:
-    """Make the attempts of the study, or of `cells`, that the store lacks, under its caps."""
+    """Make the attempts of the study, or of `cells`, that the store lacks, under its caps.
+
+    `trials` decide what is asked of adaptive cells, instead of the study's `stop`.
+    """
     if stop is None:
         stop = Stop()
     if cells is None:
@@ -65,7 +69,8 @@ async def run(
     async with tally.writer as writer:
         till = LedgerTill(tally.ledger, writer.flush, tally.retried)
         preparations = Preparations(executor, stop, tally.report, till)
-        trials = _trials(study, cells)
+        if not trials:
+            trials = _trials(study, cells)
         earlier = OpenRequests(store, tally.ledger, study.name)
         shared = Run(
             store,
@@ -95,7 +100,7 @@ async def run(
         work.result()
 
 
-def _trials(study: StudySpec, cells: Sequence[StudyCell]) -> list[Trial]:
+def _trials(study: StudySpec, cells: Sequence[StudyCell]) -> Sequence[Rounds]:
     if not any(cell.quota.adaptive for cell in cells):
         return []
     from ponder.run.adaptive import trials  # imports NumPy, which other runs don't need
@@ -171,7 +176,7 @@ def _is_done(cell: StudyCell, problems: int, done: set[tuple[int, int]]) -> bool
     return done.issuperset(itertools.product(positions, range(samples)))
 
 
-def _rounds_of(trial: Trial, run: Run) -> Iterator[list[StudyCell]]:
+def _rounds_of(trial: Rounds, run: Run) -> Iterator[list[StudyCell]]:
     """Yield the cells of each round of a trial until it ends or the run stops."""
     for cells, attempts in trial.rounds(run.store):
         if run.ledger.capped or run.stop.asked:
