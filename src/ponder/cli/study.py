@@ -232,7 +232,7 @@ def run(
     troubles = summary(tally)
     if troubles:
         tell(troubles)
-    for note in loaded.dial_notes(store):
+    for note in loaded.notes(store):
         tell(note)
     exit_if_failed(tally)
     tell(f"next: {command('report', study, settings, store, models)}")
@@ -262,8 +262,12 @@ def regrade(
     loaded = with_stored_digests(load(study, settings, models), store)
     Store(store).close()  # raises an error if there is none; with a lock it would be created
     with Store(store, lock=True) as opened:
-        changed = grade_again(loaded, opened)
-    say({"changed": changed}, as_json, lambda: f"{count(changed, 'grade')} changed")
+        regraded = grade_again(loaded, opened)
+    if regraded.unjudged:
+        replies = count(regraded.unjudged, "reply")
+        tell(f"{replies} not judged with this judge and rubric: ponder run {study} asks the judge")
+    changed = f"{count(regraded.changed, 'grade')} changed"
+    say(regraded._asdict(), as_json, lambda: changed)
 
 
 @click.command(epilog="Example: ponder report effort -o reports/first")
@@ -313,7 +317,7 @@ def report(
         **dataclasses.asdict(coverage),
     }
     say(data, as_json, lambda: "\n".join(pictures))
-    for note in results.dial_notes:
+    for note in results.notes:
         tell(note)
     _tell_missing(results.study, coverage, command("run", study, settings, store, models))
     if track:  # at the end: a server may take long, or not answer

@@ -3,9 +3,9 @@
 The page is the live page's, made once: charts, findings, tables, and transcripts of the attempts
 behind the marks of the charts, compressed, as many as fit. It needs no server and no network.
 
-Dots come first, since each is one attempt; then, in turns, one more attempt behind each bar, cell
-or point that stands for several; then all other attempts. What doesn't fit is left out evenly, and
-the page says how many transcripts that are.
+Attempts that a dot or a row stands for alone come first; then, in turns, one more attempt behind
+each bar, cell or point that stands for several; then all other attempts. What doesn't fit is left
+out evenly, and the page says how many transcripts that are.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from ponder.results.export import csv_text
 from ponder.results.html_pages import document, rendered
 from ponder.results.results import Coverage, Results, any_answer, by_model, endings
 from ponder.results.transcript import Transcript
+from ponder.results.tuning import as_last_tuned
+from ponder.results.tuning_section import TuningSection, looks_for_cheapest, tuning_section
 from ponder.store.store import Store
 from ponder.study.cell import StudyCell
 from ponder.study.labels import group_label
@@ -55,6 +57,7 @@ def report(
 
     `transcripts` are the megabytes that transcripts may take inside the page.
     """
+    results = as_last_tuned(results)
     outcomes = results.outcomes_for(results.figures.values())
     if not any_answer(outcomes):
         raise results.no_answers()
@@ -71,8 +74,12 @@ def report(
     page_values: dict[str, Any] = {
         "figures": shown_figures,
         "models": _model_rows(outcomes, attempts, has_links=has_links),
-        "adaptive": _adaptive_notes(results.decisions),
+        "notes": [*_adaptive_notes(results.decisions), *results.grading_notes],
+        "tuning": None,
     }
+    if looks_for_cheapest(results):
+        page_values["tuning"] = _tuning_values(results, attempts, has_links=has_links)
+        page_values["notes"] = results.grading_notes
     with Store(results.store) as store:
         # after everything that links to attempts
         page_values["packed"] = attempts.packed(store, transcripts)
@@ -129,6 +136,28 @@ def _figure_values(
         "tables": tables,
         "leads": {"study": "", "groups": {}} if has_links else None,
         "downloads": (),
+    }
+
+
+def _tuning_values(
+    results: Results, attempts: EmbeddedAttempts, *, has_links: bool
+) -> dict[str, Any]:
+    """Return the section on the cheapest setting for its template."""
+    section = tuning_section(results)
+    links = {}
+    transcripts = {}
+    if has_links:
+        attempts.add_section(section)
+        for basis in section.groups:
+            links[basis] = f"#behind-{basis}"
+        for first, second in section.replies():
+            transcripts[first, second] = (f"#attempt-{first}", f"#attempt-{second}")
+    return {
+        "error": "",
+        "section": section,
+        "attempts": links,
+        "transcripts": transcripts,
+        "all_problems": [""] * len(section.steps),
     }
 
 
@@ -267,7 +296,7 @@ class EmbeddedAttempts:
             self._of_cell[self._numbers[outcome.cell]].append(outcome)
         # what marks and rows were computed from, by their `basis`
         self._groups: dict[str, Group] = {}
-        self._dots: set[int] = set()  # ids of attempts that are drawn themselves
+        self._linked: set[int] = set()  # ids of attempts that marks or rows lead to directly
 
     def add(self, basis: Basis) -> str:
         """Add the attempts of some cells, and return the address that opens them."""
@@ -281,7 +310,12 @@ class EmbeddedAttempts:
         for rows in chart_data(figure.spec):
             for row in rows:
                 if "attempt" in row:
-                    self._dots.add(row["attempt"])
+                    self._linked.add(row["attempt"])
+
+    def add_section(self, section: TuningSection) -> None:
+        """Add the attempts that the section on the cheapest setting leads to."""
+        self._groups |= section.groups
+        self._linked.update(itertools.chain(*section.replies()))
 
     def link(self, row: dict[str, Any]) -> str:
         """Return the address that opens the attempts behind a row of a table; "" if none does."""
@@ -341,13 +375,13 @@ class EmbeddedAttempts:
         return rendered("packed.html", one=transcript)
 
     def _in_order_of_importance(self) -> Iterator[Outcome]:
-        """Yield every attempt once: dots, then in turns those behind marks, then all others."""
-        dots = [outcome for outcome in self.outcomes if outcome.attempt in self._dots]
-        random.Random(0).shuffle(dots)
+        """Yield every attempt once: linked ones, then in turns those behind marks, then all."""
+        linked = [outcome for outcome in self.outcomes if outcome.attempt in self._linked]
+        random.Random(0).shuffle(linked)
         behind_marks = _round_robin([self._members(group) for group in self._groups.values()])
         of_cells = _round_robin(self._of_cell)
         yielded = set()
-        for outcome in itertools.chain(dots, behind_marks, of_cells):
+        for outcome in itertools.chain(linked, behind_marks, of_cells):
             if outcome.attempt not in yielded:
                 yielded.add(outcome.attempt)
                 yield outcome

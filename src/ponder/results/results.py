@@ -30,11 +30,13 @@ from ponder.core import (
     UserError,
     plugins,
 )
+from ponder.core.capabilities import RecordsGrader
 from ponder.core.settings import build
 from ponder.core.text import count
 from ponder.results import export
 from ponder.results.charts import DrawnFigure, draw_figure
 from ponder.results.dial_effects import DialEffect, dial_effects, dial_pairs, drawn
+from ponder.results.grading_notes import grading_notes
 from ponder.results.html_pages import columns, shown_value
 from ponder.results.notebook import renderer
 from ponder.results.study import Study
@@ -48,7 +50,7 @@ from ponder.study.prices import price_lines
 
 if TYPE_CHECKING:
     from ponder.results.tuning import Tuning
-    from ponder.run.adaptive import Decision
+    from ponder.run.adaptive import Decision, Replayed
 
 FRAMES = ("pandas", "polars")
 
@@ -92,20 +94,22 @@ class Results:
         """
         if self.study.stop is None:
             return self.study.cells
-        from ponder.run.adaptive import asked_cells  # imports NumPy
-
-        with Store(self.store) as store:
-            return asked_cells(self.study, store)
+        return [cell for state in self.replayed for cell in state.cells()]
 
     @cached_property
     def decisions(self) -> Sequence[Decision]:
         """What an adaptive run has found; nothing if the study has no `stop`."""
+        return [state.decision() for state in self.replayed]
+
+    @cached_property
+    def replayed(self) -> Sequence[Replayed]:
+        """What the designs of an adaptive run have asked; nothing if the study has no `stop`."""
         if self.study.stop is None:
             return ()
-        from ponder.run.adaptive import decisions
+        from ponder.run.adaptive import replayed  # imports NumPy
 
         with Store(self.store) as store:
-            return decisions(self.study, store)
+            return replayed(self.study, store)
 
     @cached_property
     def tuning(self) -> Tuning:
@@ -121,7 +125,7 @@ class Results:
             return list(store.outcomes(self.cells))
 
     @cached_property
-    def _voting_outcomes(self) -> list[Outcome]:
+    def voting_outcomes(self) -> list[Outcome]:
         """The outcomes with a number for each answer, equal for equal ones.
 
         Slow: every answer is parsed.
@@ -132,7 +136,7 @@ class Results:
     def outcomes_for(self, figures: Iterable[Figure]) -> list[Outcome]:
         """Return the outcomes that these figures are estimated from."""
         if any(figure.counts_votes for figure in figures):
-            return self._voting_outcomes
+            return self.voting_outcomes
         return self.outcomes
 
     @cached_property
@@ -148,6 +152,21 @@ class Results:
     def dial_notes(self) -> list[str]:
         """Sentences about dials that have no effect, or whose effect is not seen yet."""
         return [found.text for found in self.dial_effects if found.text]
+
+    @cached_property
+    def grading_notes(self) -> Sequence[str]:
+        """Sentences about judges, their errors and their bills, and about outdated grades."""
+        if not any(isinstance(cell.task, RecordsGrader) for cell in self.cells):
+            return ()
+        notes = []
+        for names, group in by_model(self.outcomes).items():
+            notes += grading_notes([name for _, name in names], group, self.currency)
+        return notes
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of any number must know."""
+        return [*self.dial_notes, *self.grading_notes]
 
     def _drawn(self, figure: Figure, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
         """Return the outcomes without settings that have no effect.

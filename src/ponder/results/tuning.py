@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ponder.core import Estimate, FromLog, Outcome, UserError
+from ponder.core import Estimate, Outcome, UserError
 from ponder.core.nouns import Resource
-from ponder.core.text import count, interval
+from ponder.core.text import count, interval, number
 from ponder.results.routing import routing_json
 from ponder.results.study import STORE, Study
-from ponder.run.adaptive import Trial, reader, trials
-from ponder.run.progress import money_text, short
+from ponder.run.adaptive import Trial, trials
+from ponder.run.progress import short
 from ponder.stats.columns import Floats
 from ponder.stats.designs.cheapest import Cheapest, Standing
 from ponder.stats.routing import Routing, routing
@@ -100,6 +100,22 @@ class Step:
         return [change for change in self.changes if not change.gained]
 
 
+class Column(NamedTuple):
+    """A column of the table of settings: an estimate of each."""
+
+    title: str
+    estimates: Sequence[Estimate | None]
+    scale: float = 1.0
+
+    def text(self, i: int) -> tuple[str, str]:
+        """Return the value and the interval of a setting."""
+        estimate = self.estimates[i]
+        if estimate is None or not estimate.attempts:
+            return "–", ""
+        value, low, high = interval(estimate.value, estimate.low, estimate.high, scale=self.scale)
+        return value, f"[{low}, {high}]"
+
+
 @dataclass(frozen=True)
 class Tuning:
     """The answer to which setting to deploy."""
@@ -113,8 +129,10 @@ class Tuning:
     floor: float | None
     attempts: int  # that the design used
     full_plan: int  # of all settings on all problems
+    ended: bool  # False: the run may go on, and this is the answer so far
     adaptive: bool  # False: everything had been asked before
-    # What sending each problem to the setting it needs would save; None: too few problems.
+    # What sending each problem to the setting it needs would save; None: too few problems,
+    # or the run may go on.
     routing: Routing | None = None
 
     @property
@@ -150,7 +168,7 @@ class Tuning:
     def _choice_sentence(self, chosen: Setting) -> str:
         other = self.called(self.reference)
         if other is None or other is chosen:
-            return f"`{chosen.label}` is the cheapest setting that is good enough{self._alone()}."
+            return f"`{chosen.label}` is the cheapest that is surely good enough{self._alone()}."
         saved = self._saved(other.saving)
         if self.floor is not None:
             accuracy = _percent(chosen.summary.accuracy)
@@ -213,13 +231,12 @@ class Tuning:
                 undecided.append(setting)
         if not undecided:
             return ""
-        names = " and ".join(f"`{setting.label}`" for setting in undecided)
-        return (
-            f"Whether {names} would do, which costs less, is undecided: {self._needed(undecided)}."
-        )
+        names = _names(undecided, "or")
+        return f"Undecided: whether the cheaper {names} would do; {self._needed(undecided)}."
 
     def _no_choice(self) -> list[str]:
-        best = max(self.settings, key=lambda setting: setting.summary.accuracy.value)
+        answered = [s for s in self.settings if s.summary.accuracy.attempts]
+        best = max(answered, key=lambda setting: setting.summary.accuracy.value)
         accuracy = _percent(best.summary.accuracy)
         if all(setting.choice == "too weak" for setting in self.settings):
             reached = f"the most accurate, `{best.label}`, is right in {accuracy}"
@@ -227,18 +244,22 @@ class Tuning:
         undecided = [s for s in self.settings if s.choice == "undecided"]
         if not undecided:
             undecided = [s for s in self.settings if s.choice == "probably too weak"]
-        names = " and ".join(f"`{setting.label}`" for setting in undecided)
-        question = f"Can't tell yet which of {names} is good enough: {self._needed(undecided)}."
+        question = f"which of {_names(undecided, 'and')} is good enough"
+        if len(undecided) == 1:
+            question = f"whether `{undecided[0].label}` is good enough"
+        question = f"Can't tell yet {question}: {self._needed(undecided)}."
         return [question, f"Until then, `{best.label}` is the most accurate ({accuracy})."]
 
     def _needed(self, undecided: Sequence[Setting]) -> str:
         """Say how many more problems would decide about these settings, and what they take."""
+        if not all(setting.summary.accuracy.attempts for setting in undecided):
+            return "not all of them have answers yet"
         most = max(setting.more_problems for setting in undecided)
         asked = max(setting.summary.accuracy.problems for setting in self.settings)
         if not most < MANY * max(1, asked):
             if self.floor is not None:
-                return "its accuracy is too close to the floor for any number of problems"
-            return "the difference is too close to the margin; a larger one can be decided"
+                return "an accuracy is too close to the floor for any number of problems"
+            return "a difference is too close to the margin for any number of problems"
         names = {setting.label for setting in undecided} | {self.reference}
         amount = 0.0
         for setting in self.settings:
@@ -262,27 +283,37 @@ class Tuning:
     def amount_text(self, amount: float) -> str:
         """Return an amount with its unit."""
         if self.by == "cost":
-            return f"{money_text(amount)} {self.currency}"
+            return f"{number(amount)} {self.currency}"
         if self.by == "seconds":
             return f"{amount:,.0f} seconds"
         return f"{short(amount)} tokens"
 
+    def columns(self) -> list[Column]:
+        """Return the estimates that are shown of each setting."""
+        summaries = [setting.summary for setting in self.settings]
+        columns = [
+            Column("accuracy %", [summary.accuracy for summary in summaries], scale=100.0),
+            Column("tokens", [summary.tokens for summary in summaries]),
+        ]
+        if any(summary.cost is not None for summary in summaries):
+            columns.append(Column(self.currency, [summary.cost for summary in summaries]))
+        unit = {"tokens": "tokens", "cost": self.currency, "seconds": "seconds"}[self.by]
+        columns += [
+            Column("p50 s", [summary.seconds_p50 for summary in summaries]),
+            Column("p95 s", [summary.seconds_p95 for summary in summaries]),
+            Column(f"{unit} per right answer", [summary.per_right for summary in summaries]),
+        ]
+        return columns
+
     def table(self) -> list[list[str]]:
         """Return the settings with their estimates as text, a heading first."""
-        has_cost = any(setting.summary.cost is not None for setting in self.settings)
-        unit = {"tokens": "tokens", "cost": self.currency, "seconds": "seconds"}[self.by]
-        heading = ["setting", "verdict", "accuracy %", "tokens"]
-        if has_cost:
-            heading.append(self.currency)
-        rows = [[*heading, "p50 s", "p95 s", f"{unit} per right answer"]]
-        for setting in self.settings:
-            summary = setting.summary
+        columns = self.columns()
+        rows = [["setting", "verdict", *(column.title for column in columns)]]
+        for i, setting in enumerate(self.settings):
             row = [setting.label, setting.verdict()]
-            row += [_ends(summary.accuracy, 100), _ends(summary.tokens)]
-            if has_cost:
-                row.append(_ends(summary.cost))
-            row += [_ends(summary.seconds_p50), _ends(summary.seconds_p95)]
-            rows.append([*row, _ends(summary.per_right)])
+            for column in columns:
+                row.append(" ".join(column.text(i)).rstrip())
+            rows.append(row)
         return rows
 
     def __repr__(self) -> str:
@@ -322,6 +353,7 @@ class Tuning:
             "routing": routing_json(self.routing) if self.routing else None,
             "attempts": self.attempts,
             "full_plan": self.full_plan,
+            "ended": self.ended,
             "adaptive": self.adaptive,
         }
 
@@ -375,18 +407,43 @@ def with_goal(
     return dataclasses.replace(study, stop=stop)
 
 
+def as_last_tuned(results: Results) -> Results:
+    """Return the results of a study as `ponder tune` ran it, if that was its last run.
+
+    The goal is then in the store and not in the study file.
+    """
+    if results.study.stop is not None:
+        return results
+    with Store(results.store) as store:
+        stop = store.last_run(results.study.name).get("stop")
+    study = tuned_study(results.study, stop)
+    if study is results.study:
+        return results
+    return dataclasses.replace(results, study=study)
+
+
+def tuned_study(study: Study, stop: Any) -> Study:
+    """Return a study without `stop` with that of its last run, if its goal is `cheapest`."""
+    if study.stop is not None or not isinstance(stop, dict) or stop.get("goal") != "cheapest":
+        return study
+    tuned = dataclasses.replace(study, stop=stop)
+    try:
+        trials(tuned)
+    except UserError:  # the file has changed since
+        return study
+    return tuned
+
+
 def tuning(results: Results) -> Tuning:
     """Return the cheapest setting that is good enough, from what the store holds."""
-    study = results.study
-    trial = trials(study)[0]
-    assert isinstance(trial.design, Cheapest)
-    with Store(results.store) as store:
-        trial, counts, adaptive = _replayed(trial, store)
-        design = trial.design
-        assert isinstance(design, Cheapest)
-        scores = trial.scores(reader(store, trial.by), counts)
-        asked = trial.asked(counts)
-        outcomes = list(store.outcomes(asked))
+    [state] = results.replayed
+    trial = state.trial
+    scores = state.scores
+    design = trial.design
+    assert isinstance(design, Cheapest)
+    outcomes = results.outcomes
+    if any(cell.quota.samples > 1 for cell in results.cells):
+        outcomes = results.voting_outcomes  # to see where a setting's answers disagree
     if not any(o.answered for o in outcomes):
         raise results.no_answers()
     standing = design.standing(scores)
@@ -414,13 +471,15 @@ def tuning(results: Results) -> Tuning:
     chosen = None
     if standing.choice is not None:
         chosen = trial.names[standing.choice]
-    routes = routing(
-        dict(zip(trial.names, by_arm, strict=True)),
-        lambda o: o.used(RESOURCES[trial.by]),
-        design.margin,
-        single=chosen,
-    )
-    currencies = {cell.model.prices.currency for cell in study.cells if cell.model.prices}
+    routes = None
+    if state.ended:  # it takes as long as everything else, and a page asks again and again
+        routes = routing(
+            dict(zip(trial.names, by_arm, strict=True)),
+            lambda o: o.used(RESOURCES[trial.by]),
+            design.margin,
+            single=chosen,
+        )
+    currencies = {cell.model.prices.currency for cell in results.study.cells if cell.model.prices}
     return Tuning(
         settings=tuple(settings),
         steps=tuple(steps),
@@ -430,26 +489,11 @@ def tuning(results: Results) -> Tuning:
         margin=design.margin,
         floor=design.floor,
         attempts=len(outcomes),
-        full_plan=trial.attempts_at_most(),
-        adaptive=adaptive,
+        full_plan=len(outcomes) if trial.is_log else trial.attempts_at_most(),
+        ended=state.ended,
+        adaptive=state.adaptive,
         routing=routes,
     )
-
-
-def _replayed(trial: Trial, store: Store) -> tuple[Trial, list[int], bool]:
-    """Return the trial with the problems it used, and whether it analysed them as they came.
-
-    If every setting has all of its attempts, they are analysed once.
-    """
-    design = trial.design
-    assert isinstance(design, Cheapest)
-    counts, _ = trial.replay(store)
-    everything = [design.problems] * len(trial.arms)
-    imported = all(isinstance(cell.model, FromLog) for arm in trial.arms for cell in arm)
-    if imported or trial.is_complete(store):
-        once = dataclasses.replace(design, analyses=1)
-        return dataclasses.replace(trial, design=once), everything, False
-    return trial, counts, True
 
 
 def _by_cost(scores: Sequence[Floats]) -> list[int]:
@@ -527,7 +571,7 @@ def _setting(
     more = 0.0
     if choice == "undecided":
         rival = _rival(design, scores, i)
-        if design.shortfall(scores, i, rival) > 0:
+        if not standing.asked[i] and design.shortfall(scores, i, rival) > 0:
             choice = "probably too weak"
         more = design.problems_to_decide(scores, i, rival)
     return Setting(
@@ -560,18 +604,22 @@ def _mean_accuracy(scores: Floats) -> float:
     return float(answered.mean())
 
 
+def _names(settings: Sequence[Setting], conjunction: Literal["and", "or"]) -> str:
+    """List the labels of settings: `a`, `b` and `c`."""
+    *names, last = [f"`{setting.label}`" for setting in settings]
+    if not names:
+        return last
+    return f"{', '.join(names)} {conjunction} {last}"
+
+
 def _percent(estimate: Estimate) -> str:
     value, low, high = interval(estimate.value, estimate.low, estimate.high, scale=100)
     return f"{value} % [{low}, {high}]"
 
 
 def _points(estimate: Estimate) -> str:
-    value, low, high = interval(estimate.value, estimate.low, estimate.high, scale=100, signed=True)
-    return f"{value} [{low}, {high}]"
-
-
-def _ends(estimate: Estimate | None, scale: float = 1.0) -> str:
-    if estimate is None or not estimate.attempts:
-        return "–"
-    value, low, high = interval(estimate.value, estimate.low, estimate.high, scale=scale)
-    return f"{value} [{low}, {high}]"
+    """Return a difference to a tenth of a point: its end is compared with the margin."""
+    texts = []
+    for fraction in (estimate.value, estimate.low, estimate.high):
+        texts.append(f"{100 * fraction:+.1f}".replace("-", "−"))
+    return f"{texts[0]} [{texts[1]}, {texts[2]}]"

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ponder.core import Estimate, UserError, error_at
+from ponder.core import Estimate, FromLog, UserError, error_at
 from ponder.core.errors import Location
 from ponder.core.text import count, number
 from ponder.stats.columns import Floats
@@ -129,6 +129,11 @@ class Trial:
     def across_models(self) -> bool:
         return self.goal in ACROSS_MODELS
 
+    @property
+    def is_log(self) -> bool:
+        """Whether all attempts are from another program's log."""
+        return all(isinstance(cell.model, FromLog) for arm in self.arms for cell in arm)
+
     def rounds(self, store: Store) -> Iterator[Round]:
         """Yield what to ask next until the design ends.
 
@@ -155,9 +160,12 @@ class Trial:
 
     def replay(self, store: Store) -> tuple[list[int], bool]:
         """Return how many problems of each arm the design has asked, and whether it has ended."""
+        return self.replay_from(reader(store, self.by))
+
+    def replay_from(self, read: Reader) -> tuple[list[int], bool]:
+        """Do what `replay` does with results that may have been read already."""
         counts = [0] * len(self.arms)
         answered = 0
-        read = reader(store, self.by)
         while True:
             additional = self.design.next(self.scores(read, counts))
             if not any(additional):
@@ -190,10 +198,10 @@ class Trial:
             scores.append(score if self.goal in ("cheapest", "frontier") else score[:, 0])
         return scores
 
-    def is_complete(self, store: Store) -> bool:
+    def is_complete(self, read: Reader) -> bool:
         """Return whether the store has every attempt that the design may ask for."""
         everything = [_problems_of(arm) for arm in self.arms]
-        totals = self._totals(reader(store), everything)
+        totals = self._totals(read, everything)
         return totals.stored >= totals.planned
 
     def attempts_at_most(self) -> int:
@@ -403,6 +411,52 @@ def _trials_of_each_model(goal: Goal, rule: StopRule, cells: Sequence[StudyCell]
     return trials
 
 
+class Replayed(NamedTuple):
+    """A trial as far as the store has it."""
+
+    trial: Trial
+    counts: list[int]  # problems of each arm that are analysed
+    scores: list[Floats]
+    ended: bool
+    adaptive: bool = True  # False: they are analysed once, since everything had been asked
+
+    def cells(self) -> list[StudyCell]:
+        """Return the trial's cells with the problems that are analysed, and no others."""
+        return self.trial.asked(self.counts)
+
+    def decision(self) -> Decision:
+        """Return what the trial has found so far."""
+        text, estimate = _verdict(self.trial, self.scores)
+        if not self.ended:
+            text = "undecided so far"
+        attempts = 0
+        for cell in self.cells():
+            attempts += cell.quota.samples * (cell.quota.problems or 0)
+        at_most = self.trial.attempts_at_most()
+        return Decision(self.trial.goal, text, estimate, self.ended, attempts, at_most)
+
+
+def replayed(study: StudySpec, store: Store) -> list[Replayed]:
+    """Repeat the decisions of a study's trials on what is stored.
+
+    If the store has every attempt at every setting of `cheapest`, or they were imported, the run
+    decided nothing about them: they are analysed once, and the intervals are narrower.
+    """
+    states = []
+    for trial in trials(study):
+        read = reader(store, trial.by)
+        design = trial.design
+        if isinstance(design, Cheapest) and (trial.is_log or trial.is_complete(read)):
+            once = replace(trial, design=replace(design, analyses=1))
+            counts = [design.problems] * len(trial.arms)
+            scores = once.scores(read, counts)
+            states.append(Replayed(once, counts, scores, ended=True, adaptive=False))
+            continue
+        counts, ended = trial.replay_from(read)
+        states.append(Replayed(trial, counts, trial.scores(read, counts), ended))
+    return states
+
+
 @dataclass(frozen=True)
 class Decision:
     """What a trial has found, with the attempts that it asked for and the most it may ask for."""
@@ -417,27 +471,12 @@ class Decision:
 
 def decisions(study: StudySpec, store: Store) -> list[Decision]:
     """Return what each trial of a study has found so far."""
-    decided = []
-    for trial in trials(study):
-        counts, ended = trial.replay(store)
-        text, estimate = _verdict(trial, trial.scores(reader(store, trial.by), counts))
-        attempts = 0
-        for cell in trial.asked(counts):
-            attempts += cell.quota.samples * (cell.quota.problems or 0)
-        if not ended:
-            text = "undecided so far"
-        at_most = trial.attempts_at_most()
-        decided.append(Decision(trial.goal, text, estimate, ended, attempts, at_most))
-    return decided
+    return [state.decision() for state in replayed(study, store)]
 
 
 def asked_cells(study: StudySpec, store: Store) -> tuple[StudyCell, ...]:
     """Return a study's cells with the problems that its designs asked, and no others."""
-    cells: list[StudyCell] = []
-    for trial in trials(study):
-        counts, _ = trial.replay(store)
-        cells += trial.asked(counts)
-    return tuple(cells)
+    return tuple(cell for state in replayed(study, store) for cell in state.cells())
 
 
 def open_attempts(study: StudySpec, store: Store | None) -> dict[bytes, int]:

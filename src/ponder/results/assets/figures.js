@@ -34,7 +34,7 @@
     const up = head.getAttribute("aria-sort") !== "ascending";
     for (const other of table.querySelectorAll("th")) other.removeAttribute("aria-sort");
     head.setAttribute("aria-sort", up ? "ascending" : "descending");
-    const key = (row) => row.children[column].textContent;
+    const key = (row) => row.children[column].dataset.order ?? row.children[column].textContent;
     const number = (text) => (text === "–" ? -Infinity : Number(text.replaceAll(",", "")));
     const compare = (a, b) => {
       const [x, y] = [number(key(a)), number(key(b))];

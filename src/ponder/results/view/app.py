@@ -135,14 +135,17 @@ class View:
         query = full_query.of_cells()
         ready = self.estimates.ready(self._figure_request(study, query))
         figures = None
+        tuning = None
         if ready is not None:
-            figures = pages.figures(study, query, ready)
+            figures = pages.figures(study, query, ready.figures)
+            tuning = pages.tuning(study, ready)
         return self._render(
             "view/study.html",
             title=study.title,
             study=study,
             query=query,
             figures=figures,
+            tuning=tuning,
             **pages.study_page(study, query, left_out=pages.left_out(full_query)),
         )
 
@@ -164,8 +167,13 @@ class View:
     def figures(self, request: Request) -> Response:
         study = self._study(request)
         query = Query.read(request.url.query).of_cells()
-        drawn = self.estimates.figures(self._figure_request(study, query))
-        return self._render("figures.html", study=study, figures=pages.figures(study, query, drawn))
+        estimated = self.estimates.estimated(self._figure_request(study, query))
+        return self._render(
+            "figures.html",
+            study=study,
+            figures=pages.figures(study, query, estimated.figures),
+            tuning=pages.tuning(study, estimated),
+        )
 
     def attempts(self, request: Request) -> Response:
         study = self._study(request)
@@ -196,12 +204,13 @@ class View:
         ready = self.estimates.ready(pages.pair_request(study, two))
         figures = None
         if ready is not None:
-            figures = self._compared(study, two, ready)
+            figures = self._compared(study, two, ready.figures)
         return self._render(
             "view/compare.html",
             title=f"{two.b} and {two.a}",
             study=study,
             figures=figures,
+            tuning=None,
             command=pages.compare_command(study, two),
             two=two,
             variants=pages.variant_names(study),
@@ -220,8 +229,9 @@ class View:
         two = pages.chosen_pair(study, names.get("a", ""), names.get("b", ""))
         if two is None:
             raise HTTPException(404, "there is nothing to compare")
-        drawn = self.estimates.figures(pages.pair_request(study, two))
-        return self._render("figures.html", study=study, figures=self._compared(study, two, drawn))
+        estimated = self.estimates.estimated(pages.pair_request(study, two))
+        figures = self._compared(study, two, estimated.figures)
+        return self._render("figures.html", study=study, figures=figures, tuning=None)
 
     def picture(self, request: Request) -> Response:
         study = self._study(request)

@@ -1,4 +1,5 @@
-"""Figures for the page, estimated in a process of their own and kept until the store changes.
+"""Figures and tunings for the page, estimated in a process of their own and kept until the store
+changes.
 
 That process holds the outcomes of the last study, so that a filter redraws without reading the
 store again. The server stays small and answers other requests meanwhile. Filters choose whole cells
@@ -24,6 +25,7 @@ from ponder.results.charts import DrawnFigure
 
 if TYPE_CHECKING:
     from ponder.results.results import Results
+    from ponder.results.tuning_section import TuningSection
     from ponder.results.view.studies import ViewedStudy
 
 MOST_KEPT = 40  # sets of figures that are remembered
@@ -60,32 +62,40 @@ def figure_request(
     return FigureRequest(store, study.version, tables, study.name, folder, keys)
 
 
+class Estimated(NamedTuple):
+    """What a page shows of some attempts."""
+
+    figures: list[DrawnFigure]
+    tuning: TuningSection | None = None  # of a whole study with the goal `cheapest`
+    tuning_error: str = ""  # why such a study has none
+
+
 class Estimates:
     """Estimates figures in another process, and remembers the last ones."""
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
         self._lock = threading.Lock()
-        self._requested: OrderedDict[FigureRequest, Future[list[DrawnFigure]]] = OrderedDict()
+        self._requested: OrderedDict[FigureRequest, Future[Estimated]] = OrderedDict()
 
     def warm(self) -> None:
         """Start the process before anybody waits for it."""
         self._submit(_import_figures)
 
-    def ready(self, request: FigureRequest) -> list[DrawnFigure] | None:
-        """Return the figures if they are estimated already."""
+    def ready(self, request: FigureRequest) -> Estimated | None:
+        """Return what the page shows if it is estimated already."""
         with self._lock:
             future = self._requested.get(request)
         if future is None or not future.done() or future.exception():
             return None
         return future.result()
 
-    def figures(self, request: FigureRequest) -> list[DrawnFigure]:
-        """Return the figures; wait for them."""
+    def estimated(self, request: FigureRequest) -> Estimated:
+        """Return what the page shows; wait for it."""
         with self._lock:
             future = self._requested.get(request)
             if future is None or (future.done() and future.exception()):
-                future = self._submit(_figures, request)
+                future = self._submit(_estimated, request)
                 self._requested[request] = future
                 while len(self._requested) > MOST_KEPT:
                     self._requested.popitem(last=False)
@@ -96,7 +106,7 @@ class Estimates:
 
         Vega draws it in a process that ends with it: it takes 150 MB.
         """
-        for figure in self.figures(request):
+        for figure in self.estimated(request).figures:
             if figure.name == name and figure.spec is not None:
                 with _new_pool() as pool:
                     return pool.submit(_picture, figure.spec, ending).result()
@@ -179,9 +189,26 @@ def _results(request: FigureRequest) -> Results:
     return _last_read.results
 
 
-def _figures(request: FigureRequest) -> list[DrawnFigure]:
-    _tables.clear()
+def _estimated(request: FigureRequest) -> Estimated:
     results = _results(request)
+    figures = _figures(request, results)
+    if request.cells is not None:  # some of the settings: the answer is about all of them
+        return Estimated(figures)
+    from ponder.results.results import any_answer
+    from ponder.results.tuning_section import looks_for_cheapest, tuning_section
+
+    if not looks_for_cheapest(results) or not any_answer(results.outcomes):
+        return Estimated(figures)
+    try:
+        return Estimated(figures, tuning_section(results))
+    except UserError as error:
+        return Estimated(figures, tuning_error=error.in_terminal())
+    except Exception as error:  # it must not hide the figures
+        return Estimated(figures, tuning_error=f"{type(error).__name__}: {error}")
+
+
+def _figures(request: FigureRequest, results: Results) -> list[DrawnFigure]:
+    _tables.clear()
     cells = None
     if request.cells is not None:
         cells = set(request.cells)
@@ -211,7 +238,7 @@ def _table(request: FigureRequest, figure: str, table: str) -> str:
     from ponder.results.export import csv_text
 
     if request not in _tables:
-        _figures(request)
+        _figures(request, _results(request))
     records = _tables.get(request, {}).get(figure, {}).get(table)
     if not records:
         raise UserError(f"there is no table {table} of {figure}")

@@ -13,10 +13,11 @@ import numpy as np
 
 from ponder.core import ANSWERED, ENDINGS, UserError
 from ponder.core.text import count
-from ponder.results.charts import DrawnFigure
+from ponder.results.charts import DrawnFigure, Group
 from ponder.results.study import Study
 from ponder.results.transcript import Transcript
-from ponder.results.view.estimates import FigureRequest, figure_request
+from ponder.results.tuning_section import looks_for_cheapest
+from ponder.results.view.estimates import Estimated, FigureRequest, figure_request
 from ponder.results.view.queries import (
     OF_ATTEMPTS,
     PAGE,
@@ -104,8 +105,11 @@ def shelves(stores: Iterable[ViewedStore], given: Sequence[Study]) -> list[Shelf
 
 def study_page(study: ViewedStudy, query: Query, left_out: Sequence[str]) -> dict[str, Any]:
     """Return the values of a study's page, without its figures."""
-    _, unknown = chosen_cells(study, query.chosen)
+    cells, unknown = chosen_cells(study, query.chosen)
+    assert study.results is not None
+    is_filtered = len(cells) < len(study.cells)
     return {
+        "verdict_is_left_out": is_filtered and looks_for_cheapest(study.results),
         "left_out": left_out,
         "unknown": unknown,
         "not_filters": not_filters(study, query.chosen),
@@ -296,7 +300,7 @@ def figures(
             {
                 "figure": figure,
                 "picture": None,
-                "leads": {"study": address(study), "groups": _addresses(study, figure)},
+                "leads": {"study": address(study), "groups": _addresses(study, figure.groups)},
                 "downloads": downloads,
                 "tables": _tables(study, figure, download_query),
             }
@@ -304,11 +308,11 @@ def figures(
     return values
 
 
-def _addresses(study: ViewedStudy, figure: DrawnFigure) -> dict[str, str]:
-    """Return the address of the attempts behind each mark of a figure, by its `basis`."""
+def _addresses(study: ViewedStudy, groups: Mapping[str, Group]) -> dict[str, str]:
+    """Return the address of the attempts behind each mark or row, by its `basis`."""
     attempts = address(study, "attempts")
     addresses = {}
-    for basis, group in figure.groups.items():
+    for basis, group in groups.items():
         linked = group
         if not study.failed and len(group.ended) == len(ANSWERED):  # all of them are answered
             linked = group._replace(ended=())
@@ -316,8 +320,39 @@ def _addresses(study: ViewedStudy, figure: DrawnFigure) -> dict[str, str]:
     return addresses
 
 
+def tuning(study: ViewedStudy, estimated: Estimated) -> dict[str, Any] | None:
+    """Return the values of the section on the cheapest setting; None if that isn't the goal."""
+    if estimated.tuning_error:
+        return {"error": estimated.tuning_error}
+    section = estimated.tuning
+    if section is None:
+        return None
+    variants = variant_names(study)
+    compared = []
+    for step in section.steps:
+        all_problems = ""
+        if step.first in variants and step.second in variants:
+            all_problems = address(study, "compare", a=step.first, b=step.second)
+        compared.append(all_problems)
+    transcripts = {}
+    for first, second in section.replies():
+        # The list that a transcript is opened from: `j` and `k` turn from one reply to the other.
+        both = Query((("id", str(first)), ("id", str(second)))).address()
+        transcripts[first, second] = (
+            address(study, "attempt", first) + both,
+            address(study, "attempt", second) + both,
+        )
+    return {
+        "error": "",
+        "section": section,
+        "attempts": _addresses(study, section.groups),
+        "transcripts": transcripts,
+        "all_problems": compared,
+    }
+
+
 def _tables(study: ViewedStudy, figure: DrawnFigure, download_query: str) -> list[dict[str, Any]]:
-    addresses = _addresses(study, figure)
+    addresses = _addresses(study, figure.groups)
     tables = []
     for (name, rows), length in zip((figure.tables or {}).items(), figure.lengths, strict=True):
         links = []

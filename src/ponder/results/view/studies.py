@@ -283,15 +283,15 @@ def _built(resolved: str) -> tuple[Study | None, str]:
     return study, ""
 
 
-def _found_prices(resolved: str) -> dict[str, dict[str, Any]]:
+def _table(resolved: str) -> dict[str, Any]:
+    """Return a study's tables as a run recorded them; nothing if they can't be read."""
     try:
         table = json.loads(resolved)
     except (ValueError, RecursionError):
         return {}
     if not isinstance(table, dict):
         return {}
-    prices: dict[str, dict[str, Any]] = table.get(FOUND_PRICES, {})
-    return prices
+    return table
 
 
 def studies(store: ViewedStore, given: Sequence[Study] = ()) -> list[ViewedStudy]:
@@ -307,6 +307,16 @@ def study_named(store: ViewedStore, name: str, given: Sequence[Study] = ()) -> V
     return _viewed(store, runs, given) if runs else None
 
 
+def _tuned(study: Study, runs: Runs, last: ViewedStudy | None) -> Study:
+    """Return a study with the goal of its last run if that was `ponder tune`."""
+    stop = _table(runs.resolved).get("stop")
+    if stop and last is not None and last.study is not None and last.study.stop == stop:
+        return last.study  # whose cells are made already
+    from ponder.results.tuning import tuned_study
+
+    return tuned_study(study, stop)
+
+
 def _viewed(store: ViewedStore, runs: Runs, given: Sequence[Study]) -> ViewedStudy:
     """Return a study of a store, as it was last read if nothing has changed since."""
     last: ViewedStudy | None = store.known.get(runs.name)
@@ -316,6 +326,8 @@ def _viewed(store: ViewedStore, runs: Runs, given: Sequence[Study]) -> ViewedStu
     error = ""
     if study is None:
         study, error = _built(runs.resolved)
+    elif study.stop is None:
+        study = _tuned(study, runs, last)
     if study is not None and hub_benchmarks(study):
         try:
             study = with_digests(study, store.rows(STORED_CELLS))
@@ -326,7 +338,7 @@ def _viewed(store: ViewedStore, runs: Runs, given: Sequence[Study]) -> ViewedStu
         study = None
         error = DamagedStore(store.path, "what a run has spent can't be read").in_terminal()
     if study is not None:
-        restore_prices(study.cells, _found_prices(runs.resolved))
+        restore_prices(study.cells, _table(runs.resolved).get(FOUND_PRICES, {}))
     viewed = ViewedStudy(store, runs, study, error)
     store.known[runs.name] = viewed
     return viewed

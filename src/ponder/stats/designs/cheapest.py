@@ -220,7 +220,8 @@ class Cheapest:
         return power
 
     def _accuracy(self, scores: Floats, bound: float) -> Estimate:
-        level = 2 * NormalDist().cdf(bound) - 1
+        # On few problems a bound may be so high that the level rounds to 1.
+        level = min(2 * NormalDist().cdf(bound) - 1, 1 - 1e-12)
         return Precise(self.problems, 0.0, self.samples, level).accuracy(scores)
 
     def _opponents(self, i: int, standing: Standing) -> Bools:
