@@ -45,9 +45,9 @@ def baseline(
     label = model or only_label(results.study, "ponder baseline STUDY MODEL")
     run_command = command("run", study, settings, store, models)
     written = stored_model(results, label, run_command)
-    content = write_baseline(out, results.study.name, label, written.cells, written.outcomes)
+    write_baseline(out, results.study.name, label, written.cells, written.outcomes)
     answered = sum(outcome.answered for outcome in written.outcomes)
-    problems = sum(len(cell.problems) for cell in content.cells)
+    problems = len({(outcome.cell.source, outcome.problem) for outcome in written.outcomes})
     data = {"file": str(out), "model": label, "attempts": answered, "problems": problems}
     size = f"{out.stat().st_size / 1000:,.0f} kB"
     say(

@@ -305,8 +305,8 @@ def write_baseline(
     label: str,
     cells: Sequence[StudyCell],
     outcomes: Sequence[Outcome],
-) -> BaselineFile:
-    """Write the attempts of a model's cells to a file, and return its content."""
+) -> None:
+    """Write the attempts of a model's cells to a file."""
     by_cell: dict[Cell, list[Outcome]] = {cell: [] for cell in cells}
     for outcome in outcomes:
         by_cell[outcome.cell].append(outcome)
@@ -331,7 +331,6 @@ def write_baseline(
     content.digest = _digest(content)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(_text(content), "utf-8")
-    return content
 
 
 def _written(cell: Cell, outcomes: Sequence[Outcome]) -> BaselineCell:
