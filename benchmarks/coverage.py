@@ -13,7 +13,17 @@ from __future__ import annotations
 import argparse
 from importlib import import_module
 
-TOPICS = ("effort", "shape", "horizon", "seeds", "compare", "adaptive", "routing")
+TOPICS = (
+    "effort",
+    "shape",
+    "horizon",
+    "seeds",
+    "compare",
+    "adaptive",
+    "gate",
+    "judged",
+    "routing",
+)
 
 
 def main() -> None:

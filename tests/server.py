@@ -162,9 +162,15 @@ def solved(messages: list[dict[str, str]]) -> str:
     """The answer to a chain sum, or to a turn of an execution: the last sum told, and what the keys
     add to it.
 
-    A judge's scores are all the same.
+    A judge's scores are all the same; its verdict is whether the reply has the reference answer.
     """
     prompt = messages[-1]["content"]
+    if judged := re.search(r"<reply-(\w+)>\n(.*)\n</reply-\1>", prompt, re.DOTALL):
+        reference = re.search(r"The reference answer:\n(.*)\n", prompt)
+        if "Say nothing." in prompt:
+            return "VERDICT: RIGHT, or is it?"
+        right = bool(reference) and reference[1] in judged[2]
+        return f"It compares.\nVERDICT: {'RIGHT' if right else 'WRONG'}"
     if judged := re.search(r'with (\d+) numbers in "steps"', prompt):
         return json.dumps({"steps": [0.5] * int(judged[1]), "whole": 0.5})
     if table := re.search(r"The dictionary is:\n(\{.*\})", messages[0]["content"]):

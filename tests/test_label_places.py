@@ -60,7 +60,7 @@ def test_long_labels_of_many_points_with_one_accuracy_stay_apart() -> None:
                 "accuracy": 1.0,
                 "accuracy_low": 0.84,
                 "accuracy_high": 1.0,
-                "label": "claude-sonnet-4-5 think=4096",
+                "label": "claude-haiku-4-5 think=4096",
             }
         )
     placed = place_labels(rows, frame)

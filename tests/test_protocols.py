@@ -21,7 +21,7 @@ from ponder.results.results import Results
 
 PRICES = {
     "gpt-5-mini": {"input": 0.25, "output": 2.0},
-    "claude-sonnet-4-5": {"input": 3.0, "output": 15.0},
+    "claude-haiku-4-5": {"input": 3.0, "output": 15.0},
     "gemini-2.5-flash": {"input": 0.3, "output": 2.5},
     "Qwen/Qwen3-8B": {"input": 0.05, "output": 0.1},
 }
@@ -29,9 +29,9 @@ LABELS = [
     "gpt-5-mini effort=low",
     "gpt-5-mini effort=medium",
     "gpt-5-mini effort=high",
-    "claude-sonnet-4-5 think=1024",
-    "claude-sonnet-4-5 think=2048",
-    "claude-sonnet-4-5 think=16384",
+    "claude-haiku-4-5 think=1024",
+    "claude-haiku-4-5 think=2048",
+    "claude-haiku-4-5 think=16384",
     "gemini-2.5-flash thinking=False",
     "gemini-2.5-flash thinking=True",
     "Qwen/Qwen3-8B think=512",
@@ -58,7 +58,7 @@ def models(url: str) -> list[dict[str, Any]]:
             "effort": ["low", "medium", "high"],
         },
         {
-            "id": "claude-sonnet-4-5",
+            "id": "claude-haiku-4-5",
             "url": url,
             "provider": "anthropic",
             "key": "$ANTHROPIC_API_KEY",
@@ -126,7 +126,7 @@ def test_every_dial_changes_what_is_thought_and_paid(study, served, capsys) -> N
     for rising in by_dial.values():
         assert all(1.5 * less < more for less, more in itertools.pairwise(rising))
     # the budgets in thinking tokens are obeyed to the token
-    assert thinking["claude-sonnet-4-5 think=1024"] == 1024
+    assert thinking["claude-haiku-4-5 think=1024"] == 1024
     assert thinking["gemini-2.5-flash thinking=False"] == 0
     assert thinking["Qwen/Qwen3-8B think=512"] == 512
     assert results.dial_notes == []
@@ -175,15 +175,15 @@ def test_dials_that_every_server_ignores_are_drawn_once(study) -> None:
     assert notes == [
         "`effort` has no effect on gpt-5-mini: effort=low and effort=medium",
         "`effort` has no effect on gpt-5-mini: effort=low and effort=high",
-        "`think` has no effect on claude-sonnet-4-5: think=1024 and think=2048",
-        "`think` has no effect on claude-sonnet-4-5: think=1024 and think=16384",
+        "`think` has no effect on claude-haiku-4-5: think=1024 and think=2048",
+        "`think` has no effect on claude-haiku-4-5: think=1024 and think=16384",
         "`thinking` has no effect on gemini-2.5-flash: thinking=False and thinking=True",
         "`think` has no effect on Qwen/Qwen3-8B: think=512 and think=2048",
     ]
     rows = results.estimates("frontier")["variants"]
     assert [row["label"] for row in rows] == [
         "gpt-5-mini effort=low",
-        "claude-sonnet-4-5 think=1024",
+        "claude-haiku-4-5 think=1024",
         "gemini-2.5-flash thinking=False",
         "Qwen/Qwen3-8B think=512",
     ]

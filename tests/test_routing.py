@@ -99,6 +99,13 @@ def test_there_is_nothing_to_route_with_one_setting_or_few_problems() -> None:
     assert routing({}, tokens) is None
 
 
+def test_a_setting_of_which_little_was_asked_is_left_out() -> None:
+    """An adaptive run drops settings early."""
+    dropped = attempts("medium", ["wrong"] * 10, 200, SIZES[:10])
+    assert routing({**BY_SIZE, "medium": dropped}, tokens) == routing(BY_SIZE, tokens)
+    assert routing({**BY_SIZE, "medium": dropped}, tokens, single="medium") is None
+
+
 def test_a_disagreement_asks_twice_and_counts_every_pair_of_samples() -> None:
     """Three samples: on odd problems, two right and one wrong; one pair of three agrees."""
     low = []

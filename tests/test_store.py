@@ -56,10 +56,10 @@ def test_grading_again_restores_grades_and_keeps_details(store, study, tmp_path)
         "UPDATE attempt SET digest = NULL, correct = 1 - correct, why = 'an old grader', details = NULL WHERE id <= 4",
     )
     with store() as opened:
-        assert grade_again(study, opened) == 4
+        assert grade_again(study, opened).changed == 4
         assert list(opened.outcomes(study.cells)) == before
         assert [list(opened.attempts(cell)) for cell in study.cells] == texts
-        assert grade_again(study, opened) == 0
+        assert grade_again(study, opened).changed == 0
 
 
 def test_grading_again_leaves_failures_alone(store, study, tmp_path) -> None:
@@ -68,7 +68,7 @@ def test_grading_again_leaves_failures_alone(store, study, tmp_path) -> None:
         "UPDATE attempt SET digest = NULL, status = 'failed', correct = 0, why = 'down' WHERE id = 1",
     )
     with store() as opened:
-        assert grade_again(study, opened) == 0
+        assert grade_again(study, opened).changed == 0
         assert [o.why for o in opened.outcomes(study.cells) if o.ended == "failed"] == ["down"]
 
 

@@ -83,7 +83,8 @@ def test_the_verdict_the_table_and_what_it_took(write, ponder, folder) -> None:
         change = step["gained"][0]
         before = store.attempt(change["first"][0])
         after = store.attempt(change["second"][0])
-    assert before is not None and after is not None
+    assert before is not None
+    assert after is not None
     assert before.attempt.problem.id == after.attempt.problem.id == change["problem"]
     assert (before.attempt.ended, after.attempt.ended) == ("wrong", "right")
 

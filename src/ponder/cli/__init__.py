@@ -1,7 +1,7 @@
 """The command line, `ponder COMMAND`: results to stdout, the rest to stderr, mistakes exit with 2.
 
-Each file holds a group of commands: `study`, `tune`, `compare`, `trying`, `prepare`, `store`, `trace`,
-`plugin`. `options` and `output` hold what they share. Commands import what they need when they are
+Each file holds a group of commands: `study`, `tune`, `compare`, `baseline`, `trying`, `prepare`,
+`store`, `trace`, `plugin`. `options` and `output` hold what they share. Commands import what they need when they are
 called, so that `ponder list` starts fast.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import click
 
 from ponder import __version__
-from ponder.cli import compare, plugin, prepare, store, study, trace, trying, tune
+from ponder.cli import baseline, compare, plugin, prepare, store, study, trace, trying, tune
 from ponder.cli.options import Verbs
 
 __all__ = ["main"]
@@ -48,6 +48,7 @@ for _command in (
     study.view,
     tune.tune,
     compare.compare,
+    baseline.baseline,
     study.export,
     study.import_,
     prepare.prepare,

@@ -4,43 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ponder.cli import complete
+from ponder.cli.gate import Gate, check_measures, markdown_summary, write_junit
 from ponder.cli.options import FILE, command, load, study_options
 from ponder.cli.output import bold, say, table, tell, wrap
+from ponder.cli.sides import both_stored, with_baseline
 from ponder.core import UserError
 from ponder.core.text import count, interval
 
 if TYPE_CHECKING:
+    from ponder.cli.gate import Judged
+    from ponder.cli.sides import Model, Sides
     from ponder.core import Attempt, Outcome, Records, Tables
-    from ponder.results.results import Results
-    from ponder.results.study import Study
-    from ponder.study.cell import StudyCell
 
-# The outcomes of A and of B on each task, by the task's label.
-Pairs: TypeAlias = "dict[str, tuple[list[Outcome], list[Outcome]]]"
+STDOUT = Path("-")
 FRACTION = click.FloatRange(0, 1, min_open=True, max_open=True)
 LONGEST = 600  # characters of a text that --disagree prints; --json has all of it
-
-
-class Model(NamedTuple):
-    """One of the two: a study's variant, or one training seed of it, in a store."""
-
-    label: str
-    cells: list[StudyCell]
-    store: Path
-    outcomes: list[Outcome]
-
-    @property
-    def currencies(self) -> set[str]:
-        """The currencies of what its attempts cost."""
-        names = set()
-        for cell in self.cells:
-            names |= cell.currencies()
-        return names
 
 
 @click.command(epilog="Example: ponder compare long2short long 'long + length_rl'")
@@ -68,12 +51,37 @@ class Model(NamedTuple):
     help="Study of B, if it is another one.",
 )
 @click.option("--b-store", type=FILE, help="Store of B.  [default: that of --store]")
+@click.option(
+    "--baseline",
+    type=FILE,
+    help="A is in this file, which `ponder baseline` wrote; then name only B.",
+)
+@click.option(
+    "--run",
+    "runs",
+    is_flag=True,
+    help="With --baseline: first ask B, until the conditions of --fail-if are decided.",
+)
 @click.option("--figure", type=FILE, help="Draw differences by size to a .png, .svg or .pdf file.")
 @click.option(
     "--disagree",
     type=int,
     metavar="SIZE",
     help="Show the attempts at the problems of a size that only one got right.",
+)
+@click.option(
+    "--fail-if",
+    "fail_if",
+    multiple=True,
+    metavar="CONDITION",
+    help="Exit with code 1 if worse, 'tokens > +10%', 'cost > +10%', 'seconds > +10%', "
+    "'accuracy < -2' or inconclusive. May be repeated.",
+)
+@click.option("--junit", type=FILE, help="Write the conditions as test cases, in JUnit XML.")
+@click.option(
+    "--markdown",
+    type=FILE,
+    help="Write a summary for a pull request; - prints it instead of the tables.",
 )
 def compare(
     study: str,
@@ -87,8 +95,13 @@ def compare(
     tokens: Any,
     b_study: str | None,
     b_store: Path | None,
+    baseline: Path | None,
+    runs: bool,
     figure: Path | None,
     disagree: int | None,
+    fail_if: tuple[str, ...],
+    junit: Path | None,
+    markdown: Path | None,
 ) -> None:
     """Compare two models of STUDY on the problems that both answered.
 
@@ -97,142 +110,110 @@ def compare(
     the study has two models. A label without a training seed stands for all seeds of the variant.
     With --b-study and --b-store, B comes from another study or another store: problems are matched
     by their content.
+
+    With --fail-if it is a gate: exit code 1 and a sentence if a condition is met, and code 0
+    otherwise. `worse` is the verdict that B is worse than A, and not by less than --margin. A limit
+    counts as exceeded if the whole interval is beyond it; if the interval contains it, the
+    condition is inconclusive.
     """
     if figure and figure.suffix not in (".png", ".svg", ".pdf"):
         raise UserError(f"a figure is a .png, .svg or .pdf file, not `{figure}`", where="--figure")
-    study_a = load(study, settings, models)
-    study_b = load(b_study, (), ()) if b_study else study_a
-    store_b = b_store or store
-    results_a = study_a.results(store)
-    results_b = study_b.results(store_b)
-    same_run = b_study is None and b_store in (None, store)
-    a, b = _labels(results_a.study, results_b.study, a, b, same_run=same_run)
-    run_a = command("run", study, settings, store, models)
-    run_b = command("run", study, settings, store_b, models)
-    if b_study:
-        run_b = command("run", b_study, (), store_b)
-    first = _model(results_a, a, run_a)
-    second = _model(results_b, b, run_b)
-    tasks = _by_task(first, second)
+    gate = Gate.read(fail_if, margin, tokens)
+    _check_options(gate, baseline, runs, disagree, junit, markdown, as_json)
+    if baseline:
+        if b or b_study or b_store:
+            hint = "ponder compare STUDY B --baseline FILE"
+            raise UserError("A is the baseline, so only B is named", hint=hint)
+        loaded = load(study, settings, models)
+        run_b = command("run", study, settings, store, models)
+        sides = with_baseline(loaded, store, baseline, a, gate, run_b, asks=runs)
+    else:
+        sides = both_stored(study, settings, models, (store, b_store), (a, b), b_study)
+        check_measures(gate.conditions, (sides.first, sides.second))
     if disagree is not None:
-        records = disagreements(first, second, tasks, disagree)
+        records = disagreements(sides, disagree)
         say(records, as_json, lambda: disagreements_text(records, disagree))
         return
-    if study_a.stop or study_b.stop:
-        tell(
-            "this was an adaptive run: the intervals below assume a fixed number of problems; "
-            "`ponder run` prints the valid ones"
-        )
-    tables = _tables(first, second, tasks, margin, tokens)
+    tables = _tables(sides, gate)
     if figure:
         _draw(tables, figure)
-    arguments = [a, b]
-    if b_study:
-        arguments += ["--b-study", b_study]
-    if b_store:
-        arguments += ["--b-store", str(b_store)]
-    this_command = command("compare", study, settings, store, models, arguments)
-    say(tables, as_json, lambda: text(tables, f"{this_command} --disagree SIZE"))
+    judged = None
+    if gate.conditions:
+        judged = gate.judged(sides.tasks, sides.fraction)
+        tables["gate"] = [judged.json() | {"asked": sides.asked}]
+    if junit and judged:
+        write_junit(junit, judged, Path(study).stem, sides.names)
+    this_command = command("compare", study, settings, store, models, sides.arguments)
+    show = f"{this_command} --disagree SIZE"
+    if markdown:
+        summary = markdown_summary(tables, judged, sides.asked, _quantities(tables), show)
+        _write_markdown(markdown, summary)
+    if markdown != STDOUT:
+        say(tables, as_json, lambda: text(tables, show, sides.asked, judged))
+    if judged and (as_json or markdown == STDOUT):
+        tell(judged.sentence())
+    if judged and judged.failing:
+        raise click.exceptions.Exit(1)
 
 
-def _labels(
-    study_a: Study, study_b: Study, a: str | None, b: str | None, *, same_run: bool
-) -> tuple[str, str]:
-    """Return the labels of A and B: those given, or the study's two models."""
-    variants_a = list(dict.fromkeys(cell.label.variant for cell in study_a.cells))
-    variants_b = list(dict.fromkeys(cell.label.variant for cell in study_b.cells))
-    if a is None and same_run and len(variants_a) == 2:
-        a, b = variants_a
-    elif a is None and not same_run and len(variants_a) == len(variants_b) == 1:
-        a = variants_a[0]
-        b = variants_b[0]
-    if a is None or b is None:
-        missing = "name two models" if a is None else f"name the model to compare `{a}` with"
-        variants = dict.fromkeys([*variants_a, *variants_b])
-        names = ", ".join(f"`{name}`" for name in variants)
-        raise UserError(f"{missing}: ponder compare STUDY A B", hint=f"known: {names}")
-    if same_run and a == b:
+def _check_options(
+    gate: Gate,
+    baseline: Path | None,
+    runs: bool,
+    disagree: int | None,
+    junit: Path | None,
+    markdown: Path | None,
+    as_json: bool,
+) -> None:
+    """Raise `UserError` for options that don't go together."""
+    if junit and not gate.conditions:
+        raise UserError("--junit needs a condition", hint="--fail-if worse")
+    if runs and not (baseline and gate.conditions):
         raise UserError(
-            f"`{a}` can't be compared with itself",
-            hint="name another model, or another store: --b-store",
+            "--run needs --baseline and --fail-if: it asks B until the conditions are decided",
+            hint="`ponder run STUDY` asks both models",
         )
-    return a, b
-
-
-def _model(results: Results, label: str, run: str) -> Model:
-    """Return a model's attempts in a store; `run` is the command that would ask it."""
-    from ponder.study.labels import cells_called, unknown_name
-
-    study_cells = results.study.cells
-    if cells_called(study_cells, "variant", label):
-        cells = cells_called(results.cells, "variant", label)
-    elif cells_called(study_cells, "model", label):
-        cells = cells_called(results.cells, "model", label)
-    else:
-        raise unknown_name(study_cells, "model", label)
-    of_model = set(cells)
-    outcomes = [outcome for outcome in results.outcomes if outcome.cell in of_model]
-    if not any(outcome.answered for outcome in outcomes):
-        raise UserError(f"{results.store} has no answers of `{label}`", hint=f"run it first: {run}")
-    return Model(label, cells, results.store, outcomes)
-
-
-def _by_task(first: Model, second: Model) -> Pairs:
-    """Return the outcomes of both by task: the tasks of both, or the only task of each."""
-    from ponder.study.labels import task_labels
-
-    names_a = task_labels(first.outcomes)
-    names_b = task_labels(second.outcomes)
-    common = [task for task in names_a if task in names_b]
-    if not common and len(names_a) == len(names_b) == 1:
-        (name,) = names_a.values()
-        return {name: (first.outcomes, second.outcomes)}
-    if not common:
+    if as_json and markdown == STDOUT:
+        raise UserError("--json and --markdown - both print to standard output", hint="name a file")
+    if disagree is not None and (gate.conditions or markdown):
         raise UserError(
-            f"`{first.label}` was asked {', '.join(names_a.values())}, "
-            f"and `{second.label}` {', '.join(names_b.values())}",
-            hint="compare models that were asked the same task",
+            "--disagree prints attempts, and judges nothing",
+            hint="leave out --disagree, or --fail-if and --markdown",
         )
-    pairs: Pairs = {}
-    for task in common:
-        of_a = [outcome for outcome in first.outcomes if outcome.cell.task_key == task]
-        of_b = [outcome for outcome in second.outcomes if outcome.cell.task_key == task]
-        pairs[names_a[task]] = (of_a, of_b)
-    for names, model in ((names_a, first), (names_b, second)):
-        unmatched = [name for task, name in names.items() if task not in common]
-        if unmatched:
-            tell(f"left out: {', '.join(unmatched)}, which only `{model.label}` was asked")
-    return pairs
 
 
-def _tables(first: Model, second: Model, tasks: Pairs, margin: float, tokens: Any) -> Tables:
+def _tables(sides: Sides, gate: Gate) -> Tables:
     """Return every number of the comparison, as the figure `compare` draws it."""
     from ponder.figures._units import token_columns, token_kind
     from ponder.figures.compare import compared_tables
     from ponder.stats.compare import MONEY_PER_RIGHT, compare_tasks
+    from ponder.stats.designs.sequential import ANALYSES
 
+    tasks = sides.tasks
     outcomes = []
     for of_a, of_b in tasks.values():
         for side, side_outcomes in (("A", of_a), ("B", of_b)):
             for outcome in side_outcomes:
                 outcomes.append(outcome._replace(label=replace(outcome.label, model=side)))
-    currencies = first.currencies | second.currencies
-    kind = token_kind(outcomes, tokens)
-    results = compare_tasks(list(tasks.values()), margin, kind, money=len(currencies) == 1)
+    results = compare_tasks(
+        list(tasks.values()),
+        gate.margin,
+        token_kind(outcomes, gate.tokens),
+        money=len(sides.currencies) == 1,
+        planned=bool(gate.conditions),
+        analyses=1 if sides.fraction is None else ANALYSES,
+    )
     if not any(results):
         raise UserError(
-            f"`{first.label}` and `{second.label}` answered no problem in common",
+            f"`{sides.first.label}` and `{sides.second.label}` answered no problem in common",
             hint="give both the same task, sizes, `seed` and `problems`; "
             "problems are matched by their content",
         )
-    names = (first.label, second.label)
-    if first.label == second.label:
-        names = (f"{first.label} in {first.store}", f"{second.label} in {second.store}")
-    tables = compared_tables(names, tasks, results)
+    tables = compared_tables(sides.names, tasks, results)
     has_money = any(row["quantity"] == MONEY_PER_RIGHT for row in tables["rows"])
-    currency = "".join(currencies) if has_money else ""
+    currency = "".join(sides.currencies) if has_money else ""
     for panel in tables["panels"]:
-        panel.update(token_columns(outcomes, tokens))
+        panel.update(token_columns(outcomes, gate.tokens))
     for record in tables["comparisons"]:
         record["currency"] = currency
     return tables
@@ -250,36 +231,60 @@ def _draw(tables: Tables, path: Path) -> None:
     tell(f"drawn: {path}")
 
 
-def text(tables: Tables, show: str) -> str:
+def _write_markdown(path: Path, summary: str) -> None:
+    if path == STDOUT:
+        click.echo(summary, nl=False)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(summary, "utf-8")
+
+
+def text(tables: Tables, show: str, asked: str, judged: Judged | None) -> str:
     """Return for each task the table of quantities, notes, the table by size, and the verdict.
 
-    `show` is the command that prints the attempts on which A and B disagree.
+    `show` is the command that prints the attempts on which A and B disagree; `asked` says how much
+    an adaptive run has asked.
     """
     from ponder.figures._units import TITLES, token_findings
     from ponder.figures.compare import in_common
-    from ponder.stats.columns import FEWEST_PAIRS
 
     first = tables["comparisons"][0]
+    quantities = _quantities(tables)
     paragraphs = [f"A: {first['a']}\nB: {first['b']}", *token_findings(tables["panels"])]
     for record, panel in zip(tables["comparisons"], tables["panels"], strict=True):
         task = record["task"]
         rows = [row for row in tables["rows"] if row["task"] == task]
         sizes = [row for row in tables["sizes"] if row["task"] == task]
         omitted = [row for row in tables["omitted"] if row["task"] == task]
-        lines: list[tuple[str, ...]] = [("", "A", "B", "B − A or B / A", "p", "adjusted p")]
-        too_few = record["problems"] < FEWEST_PAIRS
-        for row in rows:
-            lines.append(_quantity(row, record["currency"], too_few=too_few))
         notes = [f"{row['quantity']}: {row['note']}" for row in rows if row["note"]]
         notes += [f"no {row['quantity']}: {row['why']}" for row in omitted]
         counted = f"{in_common(record)}; {TITLES[panel['token_kind']]}"
         paragraphs.append(wrap(f"{bold(task)}: {counted}"))
-        paragraphs.append(table(lines, numbers=3))
+        paragraphs.append(table(quantities[task], numbers=3))
         if notes:
             paragraphs.append("\n".join(wrap(note, indent="  ") for note in notes))
         paragraphs.append(_sizes(sizes, show))
         paragraphs.append(bold(wrap(f"{record['sentence']}.")))
+    if asked:
+        paragraphs.append(wrap(f"This adaptive run {asked}."))
+    if judged:
+        paragraphs.append(bold(wrap(judged.sentence())))
     return "\n\n".join(paragraphs)
+
+
+def _quantities(tables: Tables) -> dict[str, list[tuple[str, ...]]]:
+    """Return for each task the rows of the table of quantities, the heading first."""
+    from ponder.stats.columns import FEWEST_PAIRS
+
+    lines: dict[str, list[tuple[str, ...]]] = {}
+    for record in tables["comparisons"]:
+        of_task: list[tuple[str, ...]] = [("", "A", "B", "B − A or B / A", "p", "adjusted p")]
+        too_few = record["problems"] < FEWEST_PAIRS
+        for row in tables["rows"]:
+            if row["task"] == record["task"]:
+                of_task.append(_quantity(row, record["currency"], too_few=too_few))
+        lines[record["task"]] = of_task
+    return lines
 
 
 def _quantity(row: dict[str, Any], currency: str, *, too_few: bool) -> tuple[str, ...]:
@@ -355,18 +360,18 @@ def _sizes(sizes: Records, show: str) -> str:
     return "\n".join(lines)
 
 
-def disagreements(first: Model, second: Model, tasks: Pairs, size: int) -> list[dict[str, Any]]:
+def disagreements(sides: Sides, size: int) -> list[dict[str, Any]]:
     """Return a record per problem of a size that one model got right more often than the other."""
     records = []
     sizes = set()
-    for task, (of_a, of_b) in tasks.items():
+    for task, (of_a, of_b) in sides.tasks.items():
         sizes |= {outcome.size for outcome in of_a}
         rates_a = _rates(of_a, size)
         rates_b = _rates(of_b, size)
         common = sorted(rates_a.keys() & rates_b.keys())
         differing = [problem for problem in common if rates_a[problem] != rates_b[problem]]
-        attempts_a = _attempts(first, of_a, size, set(differing))
-        attempts_b = _attempts(second, of_b, size, set(differing))
+        attempts_a = _attempts(sides.first, of_a, size, set(differing))
+        attempts_b = _attempts(sides.second, of_b, size, set(differing))
         for problem in differing:
             records.append(
                 {
@@ -399,12 +404,17 @@ def _rates(outcomes: list[Outcome], size: int) -> dict[str, float]:
 def _attempts(
     model: Model, outcomes: list[Outcome], size: int, problems: set[str]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return the texts of a model's attempts at some problems, by problem."""
+    """Return a model's attempts at some problems, by problem, with their texts if it has them."""
     from ponder.store.store import Store
 
     texts: dict[str, list[dict[str, Any]]] = {problem: [] for problem in problems}
+    if not model.cells:
+        for outcome in outcomes:
+            if outcome.size == size and outcome.problem in problems and outcome.answered:
+                texts[outcome.problem].append(_outcome_json(outcome, model.label))
+        return texts
     cells_of_task = {outcome.cell for outcome in outcomes}
-    with Store(model.store) as store:
+    with Store(model.file) as store:
         for cell in model.cells:
             if cell.size != size or cell not in cells_of_task:
                 continue
@@ -430,6 +440,21 @@ def _attempt_json(attempt: Attempt, model: str) -> dict[str, Any]:
     }
 
 
+def _outcome_json(outcome: Outcome, model: str) -> dict[str, Any]:
+    """Return what a baseline has of an attempt: everything but its texts."""
+    return {
+        "model": model,
+        "sample": outcome.sample,
+        "ended": outcome.ended,
+        "why": outcome.why,
+        "thinking_tokens": outcome.thinking_tokens,
+        "answer_tokens": outcome.answer_tokens,
+        "question": "",
+        "thinking": "",
+        "answer": "",
+    }
+
+
 def disagreements_text(records: list[dict[str, Any]], size: int) -> str:
     """Return the attempts that `disagreements` returned, each with the end of its answer."""
     problems = count(len(records), "problem")
@@ -438,14 +463,18 @@ def disagreements_text(records: list[dict[str, Any]], size: int) -> str:
         attempts = [("A", attempt) for attempt in record["a"]]
         attempts += [("B", attempt) for attempt in record["b"]]
         heading = f"{record['task']}, problem {record['problem']}: {record['right']} is right"
-        lines = [bold(heading), _cut(attempts[0][1]["question"])]
+        questions = [attempt["question"] for _, attempt in attempts if attempt["question"]]
+        lines = [bold(heading), _cut(questions[0])]
         for side, attempt in attempts:
             ended = attempt["ended"]
             if attempt["why"]:
                 ended += f": {attempt['why']}"
             tokens = attempt["thinking_tokens"] + attempt["answer_tokens"]
             lines.append(f"{side} {attempt['model']}, {ended}, {tokens:,} tokens")
-            lines.append(_cut(attempt["answer"]))
+            if attempt["question"]:
+                lines.append(_cut(attempt["answer"]))
+            else:
+                lines.append("    a baseline has no texts")
         paragraphs.append("\n".join(lines))
     return "\n\n".join(paragraphs)
 

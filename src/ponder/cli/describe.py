@@ -14,6 +14,7 @@ import re
 import textwrap
 import tokenize
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -262,13 +263,16 @@ def _problem(
     size = sizes[0] if size is None else size
     task.check_size(size)
     problem = next(task.problems(size, seed))
+    answer = ""
+    with suppress(UserError):  # not every task knows a right reply to each problem
+        answer = task.solve(problem)
     return {
         "sizes": list(sizes),
         "problem": problem.id,
         "size": size,
         "system": problem.system,
         "turns": list(problem.turns),
-        "answer": task.solve(problem),
+        "answer": answer,
     }
 
 
@@ -289,8 +293,9 @@ def text(data: Mapping[str, Any]) -> str:
             f"sizes, if a study names none: {sizes}",
             f"problem {data['problem']} (size {data['size']})",
             f"prompt\n------\n{prompt}",
-            f"a right answer\n--------------\n{data['answer']}",
         ]
+        if data["answer"]:
+            paragraphs.append(f"a right answer\n--------------\n{data['answer']}")
     return "\n\n".join(paragraph.strip("\n") for paragraph in paragraphs if paragraph)
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 STORE = "ponder.db"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Commands that take --store.
-WITH_STORE = ("plan", "run", "regrade", "report", "export", "compare", "tune")
+WITH_STORE = ("plan", "run", "regrade", "report", "export", "compare", "baseline", "tune")
 # Where a command's context keeps its parameters, for the hints of errors.
 PARAMETERS = "ponder.parameters"
 _SETTING = re.compile(r"\w+(\[\d+\])*(\.\w+(\[\d+\])*)*=")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from ponder.results.results import Coverage
     from ponder.results.study import Study
+    from ponder.run.adaptive import Rounds
     from ponder.run.progress import Tally
     from ponder.study.cell import StudyCell
 
@@ -138,6 +139,7 @@ def run_in_terminal(
     store: Path,
     *,
     cells: Sequence[StudyCell] | None = None,
+    trials: Sequence[Rounds] = (),
     grace: float | None = None,
     jobs: int = 1,
     ray: str | None = None,
@@ -146,8 +148,8 @@ def run_in_terminal(
 ) -> Tally:
     """Run a study with a line of progress, and return its counts of attempts.
 
-    `cells` are asked instead of all cells of the study. After a signal, exit with 128 plus its
-    number, as a shell expects.
+    `cells` are asked instead of all cells of the study, and `trials` decide how much instead of its
+    `stop`. After a signal, exit with 128 plus its number, as a shell expects.
     """
     import asyncio
 
@@ -159,7 +161,15 @@ def run_in_terminal(
             await session.run(stop)
 
     opening = open_session(
-        study, store, tell, cells=cells, jobs=jobs, ray=ray, release_lost=release_lost, warn=warn
+        study,
+        store,
+        tell,
+        cells=cells,
+        trials=trials,
+        jobs=jobs,
+        ray=ray,
+        release_lost=release_lost,
+        warn=warn,
     )
     with resumable(), opening as session:
         stop = Stop(GRACE if grace is None else grace, session.write_progress)
@@ -222,7 +232,7 @@ def run(
     troubles = summary(tally)
     if troubles:
         tell(troubles)
-    for note in loaded.dial_notes(store):
+    for note in loaded.notes(store):
         tell(note)
     exit_if_failed(tally)
     tell(f"next: {command('report', study, settings, store, models)}")
@@ -252,8 +262,12 @@ def regrade(
     loaded = with_stored_digests(load(study, settings, models), store)
     Store(store).close()  # raises an error if there is none; with a lock it would be created
     with Store(store, lock=True) as opened:
-        changed = grade_again(loaded, opened)
-    say({"changed": changed}, as_json, lambda: f"{count(changed, 'grade')} changed")
+        regraded = grade_again(loaded, opened)
+    if regraded.unjudged:
+        replies = count(regraded.unjudged, "reply")
+        tell(f"{replies} not judged with this judge and rubric: ponder run {study} asks the judge")
+    changed = f"{count(regraded.changed, 'grade')} changed"
+    say(regraded._asdict(), as_json, lambda: changed)
 
 
 @click.command(epilog="Example: ponder report effort -o reports/first")
@@ -303,7 +317,7 @@ def report(
         **dataclasses.asdict(coverage),
     }
     say(data, as_json, lambda: "\n".join(pictures))
-    for note in results.dial_notes:
+    for note in results.notes:
         tell(note)
     _tell_missing(results.study, coverage, command("run", study, settings, store, models))
     if track:  # at the end: a server may take long, or not answer

@@ -7,7 +7,7 @@ import os
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from ponder.cli.options import (
 )
 from ponder.cli.output import bold, say, table, tell, wrap
 from ponder.core import Request, UserError
-from ponder.core.capabilities import grade_turns, parse_answer
+from ponder.core.capabilities import parse_answer, parse_turns, right_answer
 from ponder.core.errors import Location
 from ponder.core.text import count, interval, printable
 
@@ -306,7 +306,11 @@ def _attempts(cell: StudyCell, store: Store) -> Iterator[dict[str, Any]]:
         replies = [completion.answer for completion in attempt.completions]
         parsed = None
         if attempt.ended in ("right", "wrong"):
-            parsed = grade_turns(cell.task, attempt.problem, replies).parsed
+            parsed = parse_turns(cell.task, attempt.problem, replies)
+        right = right_answer(cell.task, attempt.problem)
+        with suppress(UserError):  # not every task knows a right reply to each problem
+            solution = cell.task.solve(attempt.problem)
+            right = parse_answer(cell.task, attempt.problem, solution)
         last_reply = replies[-1] if replies else ""
         yield {
             "model": cell.label.model,
@@ -316,7 +320,7 @@ def _attempts(cell: StudyCell, store: Store) -> Iterator[dict[str, Any]]:
             "why": attempt.why,
             "tokens": attempt.bill.thinking_tokens + attempt.bill.answer_tokens,
             "parsed": parsed,
-            "right": parse_answer(cell.task, attempt.problem, cell.task.solve(attempt.problem)),
+            "right": right,
             "reply_end": last_reply[-REPLY_END:],
         }
 

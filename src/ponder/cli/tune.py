@@ -114,6 +114,8 @@ def text(result: Tuning, volume: float | None, compare_command: Callable[[str, s
         if not result.chosen.is_variant:
             paragraphs.append(f"{bold('Asked as')}\n{cell.label.task}")
     used = f"{result.attempts:,} of the full plan's {count(result.full_plan, 'attempt')}"
+    if result.attempts == result.full_plan:
+        used = f"from {count(result.attempts, 'attempt')}, all that there are"
     if result.adaptive:
         used += (
             "; intervals of differences and savings are valid although the run chose when to end"

@@ -51,6 +51,10 @@ if TYPE_CHECKING:
 Fidelity: TypeAlias = Literal["no", "also", "only"]
 # Computes an upper bound on what some work may spend; None if there is no limit.
 Limit: TypeAlias = Callable[[], "Spend | None"]
+# Details of an attempt: what it was graded with, the judge's verdict, and a person's.
+GRADER = "grader"
+JUDGED = "judge_right"
+LABEL = "label"
 LONG_ANSWER = 10_000  # characters that any built-in grader reads within a millisecond
 
 
@@ -100,8 +104,56 @@ class ComparesAnswers(ABC):
         """Return whether two parsed answers mean the same, so that they vote together."""
 
 
+class RecordsGrader(ABC):
+    """A task whose user may edit how it grades: each grade records with what it was made."""
+
+    @abstractmethod
+    def grader_id(self) -> str:
+        """Return a digest of all that grades depend on, as in `details["grader"]`; "" for none."""
+
+
+class Judged(RecordsGrader):
+    """A task whose replies another model may judge.
+
+    A run asks the judge about each complete reply, under the study's caps, and stores its
+    `Judgement` with the reply. If the judge gives no verdict, the attempt has failed, and the next
+    run asks the judge again, not the model.
+    """
+
+    @abstractmethod
+    def asks(self) -> Model | None:
+        """Return the model that judges; None if these settings need none."""
+
+    @abstractmethod
+    def judge_id(self) -> str:
+        """Return a digest of what verdicts depend on: the judge, its rubric, its prompt."""
+
+    @abstractmethod
+    def judge_request(self, problem: Problem, answer: str, seed: int) -> Request:
+        """Return the request that asks the judge about a reply."""
+
+    @abstractmethod
+    def verdict(self, reply: Completion) -> bool:
+        """Return whether the judge calls a reply right; raise `ValueError` if it doesn't say."""
+
+    @abstractmethod
+    def label_count(self) -> int:
+        """Return how many replies people have judged."""
+
+    @abstractmethod
+    def grade_judged(self, problem: Problem, answer: str, *, right: bool) -> Grade:
+        """Grade a reply by the judge's verdict.
+
+        The details are `JUDGED`, the verdict, and `LABEL` if a person has judged the same reply.
+        """
+
+
 class SlowGrading:
     """A task whose `grade` may take over a millisecond: a run calls it in a thread."""
+
+    def is_slow(self) -> bool:
+        """Return whether it does with these settings."""
+        return True
 
 
 class Drawable:
@@ -445,6 +497,17 @@ def solve_turns(task: Task, problem: Problem) -> list[str]:
     return [solve_turn(task, problem, turn) for turn in range(len(problem.turns))]
 
 
+def judge_of_task(task: Task) -> Model | None:
+    """Return the model that judges a task's replies; None if none does."""
+    return task.asks() if isinstance(task, Judged) else None
+
+
+def judge_limit(judge: Model, request: Request) -> Spend:
+    """Return the most that a judge's verdict may take, as a part of the judged model's spend."""
+    limit = judge.turn_limit(request.prompt_limit) or Spend(calls=1)
+    return limit.as_reward(judge.prices)
+
+
 def grade_turns(task: Task, problem: Problem, answers: Sequence[str]) -> Grade:
     """Grade the replies of all turns; only the last counts if the task isn't a conversation."""
     if isinstance(task, Conversation):
@@ -506,7 +569,9 @@ def equal_answers(task: Task, parsed: Sequence[Any]) -> list[int | None]:
 
 def grades_slowly(task: Task, answers: Iterable[str]) -> bool:
     """Return whether to grade these answers in a thread, so that a run's other calls don't wait."""
-    return isinstance(task, SlowGrading) or sum(map(len, answers)) > LONG_ANSWER
+    if isinstance(task, SlowGrading) and task.is_slow():
+        return True
+    return sum(map(len, answers)) > LONG_ANSWER
 
 
 def history_message(task: Task, memory: Memory, completion: Completion) -> Message:

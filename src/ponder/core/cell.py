@@ -18,7 +18,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple, get_args
 
-from ponder.core.capabilities import Prepared, training_seed
+from ponder.core.capabilities import Prepared, judge_of_task, training_seed
 from ponder.core.contracts import Method, Model, Plugin, Task
 from ponder.core.keys import digest, seed_from
 from ponder.core.nouns import Bill, Ended, Memory, Problem, TurnLimit, cost_of
@@ -198,6 +198,14 @@ class Cell:
     def asks(self) -> list[Model]:
         """Return the other models that the methods ask, such as a judge."""
         return [model for method in self.methods for model in method.asks()]
+
+    def other_models(self) -> list[Model]:
+        """Return every model besides its own that a run pays: of methods, tasks, preparations."""
+        models = self.asks()
+        judge = judge_of_task(self.task)
+        if judge is not None:
+            models.append(judge)
+        return models + self.prepared_by()
 
     def cost(self, bill: Bill) -> float | None:
         """Return what an attempt cost, with what its methods paid other models; None if unknown.

@@ -286,6 +286,33 @@ def cost_of(bill: Bill, prices: Prices | None) -> float | None:
     return (bill.cost or 0.0) + bill.other_cost + bill.reward_cost
 
 
+class Judgement(NamedTuple):
+    """What a judge said of a reply, and its bill, which is no part of the reply's own."""
+
+    judge: str = ""  # `Judged.judge_id`; "" if no judge has given a verdict
+    right: bool = False
+    text: str = ""  # the judge's own words
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float = 0.0
+
+    def billed(self, bill: Bill) -> Judgement:
+        """Return the same judgement with a bill of the judge added, as `Bill.as_reward` has it."""
+        return self._replace(
+            prompt_tokens=self.prompt_tokens + bill.reward_prompt_tokens,
+            completion_tokens=self.completion_tokens + bill.reward_completion_tokens,
+            cost=self.cost + bill.reward_cost,
+        )
+
+    def bill(self) -> dict[str, float]:
+        """Return its bill as details of an attempt."""
+        return {
+            "judge_prompt_tokens": self.prompt_tokens,
+            "judge_completion_tokens": self.completion_tokens,
+            "judge_cost": self.cost,
+        }
+
+
 @dataclass(frozen=True, slots=True)
 class Completion:
     """A model's reply in one turn."""
@@ -305,6 +332,8 @@ class Completion:
     # For each step of the thinking the position of its end and its score from a process reward,
     # from 0 to 1; empty if there is none.
     step_scores: Sequence[tuple[int, float]] = ()
+    # If another model judges the attempt: its verdict and its bill, with the last turn.
+    judgement: Judgement | None = None
 
 
 class Retry(NamedTuple):

@@ -93,7 +93,7 @@ KINDS: dict[str, Kind] = {
     "figures": Kind(Figure, "figure", "figures"),
 }
 # Modules in the folders of plugins that aren't plugins.
-LIBRARIES = {"tasks": ("reading", "subprocess_call")}
+LIBRARIES = {"tasks": ("grading", "reading", "subprocess_call")}
 # The capabilities that a plugin of each kind may inherit next to its interface.
 CAPABILITIES: dict[str, tuple[type, ...]] = {
     "tasks": (

@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 import altair as alt
 
-from ponder.core import Figure, Outcome, Records, Tables, UserError
-from ponder.core.text import number
+from ponder.core import Estimate, Figure, Outcome, Records, Tables, UserError
+from ponder.core.text import count, number
 from ponder.figures import (
     INK,
     MUTED,
@@ -55,6 +55,7 @@ from ponder.stats.columns import columns
 from ponder.stats.critical import critical_size
 from ponder.stats.designs.critical_size import LEVEL, after_ladder
 from ponder.stats.designs.max_size import Search
+from ponder.stats.judged import corrected, judged
 
 WIDTH = 520  # pixels
 HEIGHT = 300
@@ -107,7 +108,7 @@ class Accuracy(Figure):
                 steady_p_value=critical.steady_p_value,
                 rise_from=critical.rise[0],
                 rise_to=critical.rise[1],
-                rests_on=counts(attempts),
+                rests_on=counts(attempts) + _graded_by(attempts),
                 model=label.model,
                 task=label.task,
                 unit=unit,
@@ -120,10 +121,12 @@ class Accuracy(Figure):
                     critical.curve, series=series, basis=summary["basis"]
                 )
             for at_size in by_size(data):
+                of_size = [attempt for attempt in attempts if attempt.size == at_size.size]
+                judging = _judging(of_size, at_size.accuracy)
                 row = flat(
                     series=series,
                     size=at_size.size,
-                    accuracy=at_size.accuracy,
+                    accuracy=judging.pop("corrected", at_size.accuracy),
                     tokens=at_size.tokens,
                     geometric_mean_tokens=at_size.geometric,
                     median_tokens=at_size.median,
@@ -135,7 +138,8 @@ class Accuracy(Figure):
                     model=label.model,
                     task=label.task,
                     unit=unit,
-                    basis=basis(o for o in attempts if o.size == at_size.size),
+                    basis=basis(of_size),
+                    **judging,
                 )
                 tables["sizes"].append(row)
         return tables
@@ -188,7 +192,8 @@ class Accuracy(Figure):
                 quoted = [rows[0], rows[-1]]
             clauses = []
             for row in quoted:
-                clauses.append(span(row, "accuracy", ".0%") + _where(row, alone=len(rows) == 1))
+                where = _where(row, alone=len(rows) == 1)
+                clauses.append(span(row, "accuracy", ".0%") + where + _judged(row))
             if clauses:
                 critical = _critical_size(summary) if has_curve else ""
                 sentences.append(
@@ -346,6 +351,43 @@ class Accuracy(Figure):
             TARGET_WIDTH,
         )
         return alt.layer(*layers, width=TARGET_WIDTH, height=HEIGHT, title=title)
+
+
+def _judging(attempts: Sequence[Outcome], accuracy: Estimate) -> dict[str, Any]:
+    """Return the columns of attempts that a judge has graded, such as its own accuracy.
+
+    With enough labels, `corrected` is the accuracy without the judge's errors.
+    """
+    data = judged(attempts)
+    if not data.judged.any():
+        return {}
+    columns: dict[str, Any] = {"labels": data.labels}
+    estimate = corrected(data)
+    if estimate is not None:
+        columns |= {"corrected": estimate, "judged_accuracy": accuracy}
+    return columns
+
+
+def _graded_by(attempts: Sequence[Outcome]) -> str:
+    """Say in a chart's heading that a judge has graded; "" if none has."""
+    data = judged(attempts)
+    if not data.judged.any():
+        return ""
+    if not data.labels:
+        return ", graded by an unchecked judge"
+    return f", graded by a judge, {count(data.labels, 'label')}"
+
+
+def _judged(row: Row) -> str:
+    """Say of an accuracy how the judge that found it was checked; "" if there was no judge."""
+    if row.get("labels") is None:
+        return ""
+    labels = count(row["labels"], "label")
+    if row["labels"] == 0:
+        return " by a judge whose errors nobody has measured"
+    if row.get("judged_accuracy") is None:
+        return f" by a judge ({labels} here, too few to correct for its errors)"
+    return f", corrected by {labels} (the judge alone: {span(row, 'judged_accuracy', '.0%')})"
 
 
 def _task(row: Row) -> bytes:

@@ -46,7 +46,7 @@ from ponder.core import (
     Wrapped,
     not_in_key,
 )
-from ponder.core.capabilities import grade_turns, grades_slowly
+from ponder.core.capabilities import grade_turns, grades_slowly, judge_of_task
 from ponder.core.scoring import judge_of, opened, scoring_limit
 from ponder.core.wrapped import codec_name
 from ponder.rewards.trained import Trained
@@ -329,7 +329,7 @@ def measured(
     sampling.
     """
     problem = request.problem
-    if len(problem.turns) > 1 or len(samples) < 2:
+    if len(problem.turns) > 1 or len(samples) < 2 or judge_of_task(request.task):
         return {}
     right: list[bool] = []
     for sample in samples:

@@ -14,7 +14,9 @@ import random
 from dataclasses import dataclass
 
 from ponder.core import Bill, Completion, Model, Request, UserError, not_in_key, renamed
-from ponder.core.capabilities import grade_turns, solve_turn, solve_turns
+from ponder.core.capabilities import grade_turns, judge_of_task, solve_turn, solve_turns
+
+GIVES_UP = "I give up."
 
 
 @dataclass(kw_only=True)
@@ -81,6 +83,8 @@ class Oracle(Model):
 
 def mistake(request: Request, rng: random.Random) -> str:
     """Return a well-formed wrong answer: the solution with one digit changed."""
+    if judge_of_task(request.task):  # only the judge knows what is wrong
+        return GIVES_UP
     answers = list(solve_turns(request.task, request.problem))
     solution = answers[request.turn]
     positions = [index for index, character in enumerate(solution) if character.isdigit()]
@@ -90,4 +94,4 @@ def mistake(request: Request, rng: random.Random) -> str:
         answers[request.turn] = wrong
         if not grade_turns(request.task, request.problem, answers).correct:
             return wrong
-    return "I give up."
+    return GIVES_UP

@@ -19,6 +19,7 @@ from ponder.core.settings import toml
 from ponder.methods.budget_force import BudgetForce
 from ponder.models.endpoint import Endpoint
 from ponder.models.endpoint.providers import PROVIDERS
+from ponder.models.imported import Imported
 from ponder.study.cell import StudyCell
 
 # Fields of a request that say what is asked, not how, or that differ between attempts.
@@ -58,7 +59,7 @@ class Deployment:
 
     study: str  # its [[model]] table
     note: str = ""  # what the request alone doesn't do
-    url: str = ""  # "" for a model that no server answers for
+    url: str = ""  # "" for a model that no server answers for, or from a log
     body: Mapping[str, Any] | None = None
     litellm: str = ""  # an entry of `model_list`, as YAML
     python: str = ""
@@ -68,6 +69,8 @@ class Deployment:
         if self.body is None:
             return [("In a study", self.study)]
         body = json.dumps(self.body, indent=2, ensure_ascii=False)
+        if not self.url:
+            return [("As in the log", body)]
         sections = [(f"POST {self.url}", body), ("LiteLLM", self.litellm), ("Python", self.python)]
         if self.note:
             sections.append(("Note", self.note))
@@ -87,6 +90,8 @@ def deploy(cell: StudyCell) -> Deployment:
         else:
             model = limited
     study = _model_table(cell)
+    if isinstance(model, Imported):
+        return Deployment(study, body={"model": model.id, **model.settings})
     if not isinstance(model, Endpoint):
         return Deployment(study)
     problem = next(iter(cell.asked()))

@@ -369,6 +369,9 @@ def _turns(task: Task, attempt: Attempt) -> Iterator[dict[str, Any]]:
         line["answer"] = reply.answer
         line["stop"] = reply.stop
         line |= msgspec.to_builtins(reply.bill)
+        if reply.judgement and reply.judgement.judge:
+            line["judge_right"] = reply.judgement.right
+            line["judge_text"] = reply.judgement.text
         line["details"] = dict(reply.measures if grades else attempt.details)
         yield line
 

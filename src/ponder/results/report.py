@@ -74,12 +74,12 @@ def report(
     page_values: dict[str, Any] = {
         "figures": shown_figures,
         "models": _model_rows(outcomes, attempts, has_links=has_links),
-        "adaptive": _adaptive_notes(results.decisions),
+        "notes": [*_adaptive_notes(results.decisions), *results.grading_notes],
         "tuning": None,
     }
     if looks_for_cheapest(results):
         page_values["tuning"] = _tuning_values(results, attempts, has_links=has_links)
-        page_values["adaptive"] = []
+        page_values["notes"] = results.grading_notes
     with Store(results.store) as store:
         # after everything that links to attempts
         page_values["packed"] = attempts.packed(store, transcripts)

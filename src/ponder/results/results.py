@@ -30,11 +30,13 @@ from ponder.core import (
     UserError,
     plugins,
 )
+from ponder.core.capabilities import RecordsGrader
 from ponder.core.settings import build
 from ponder.core.text import count
 from ponder.results import export
 from ponder.results.charts import DrawnFigure, draw_figure
 from ponder.results.dial_effects import DialEffect, dial_effects, dial_pairs, drawn
+from ponder.results.grading_notes import grading_notes
 from ponder.results.html_pages import columns, shown_value
 from ponder.results.notebook import renderer
 from ponder.results.study import Study
@@ -123,7 +125,7 @@ class Results:
             return list(store.outcomes(self.cells))
 
     @cached_property
-    def _voting_outcomes(self) -> list[Outcome]:
+    def voting_outcomes(self) -> list[Outcome]:
         """The outcomes with a number for each answer, equal for equal ones.
 
         Slow: every answer is parsed.
@@ -134,7 +136,7 @@ class Results:
     def outcomes_for(self, figures: Iterable[Figure]) -> list[Outcome]:
         """Return the outcomes that these figures are estimated from."""
         if any(figure.counts_votes for figure in figures):
-            return self._voting_outcomes
+            return self.voting_outcomes
         return self.outcomes
 
     @cached_property
@@ -150,6 +152,21 @@ class Results:
     def dial_notes(self) -> list[str]:
         """Sentences about dials that have no effect, or whose effect is not seen yet."""
         return [found.text for found in self.dial_effects if found.text]
+
+    @cached_property
+    def grading_notes(self) -> Sequence[str]:
+        """Sentences about judges, their errors and their bills, and about outdated grades."""
+        if not any(isinstance(cell.task, RecordsGrader) for cell in self.cells):
+            return ()
+        notes = []
+        for names, group in by_model(self.outcomes).items():
+            notes += grading_notes([name for _, name in names], group, self.currency)
+        return notes
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of any number must know."""
+        return [*self.dial_notes, *self.grading_notes]
 
     def _drawn(self, figure: Figure, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
         """Return the outcomes without settings that have no effect.

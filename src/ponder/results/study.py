@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, get_type_hints
 
 from ponder.core import Cell, Label, Plugin, UserError, plugins
+from ponder.core.capabilities import RecordsGrader
 from ponder.core.errors import python_hint
 from ponder.core.settings import Table, convert
 from ponder.core.text import count
@@ -155,7 +156,7 @@ class Study(StudySpec):
                 f"{count(tally.failed, 'attempt')} failed and left out; run again to retry\n"
             )
         results = _results(study, store)
-        for note in results.dial_notes:
+        for note in results.notes:
             sys.stderr.write(f"{note}\n")
         return results
 
@@ -163,17 +164,22 @@ class Study(StudySpec):
         """Return what the store holds of this study; nothing is asked."""
         return _results(with_stored_digests(self, Path(store)), Path(store))
 
-    def dial_notes(self, store: str | Path = STORE) -> list[str]:
-        """Return sentences about dials that have no effect, or whose effect is not seen yet."""
+    def notes(self, store: str | Path = STORE) -> list[str]:
+        """Return sentences about dials without an effect, and about judges and outdated grades."""
         cells: dict[Cell, Label] = {cell: cell.label for cell in self.cells}
-        if not dial_pairs(cells):  # so that most runs needn't load what tests and draws
+        # so that most runs needn't load what tests and draws
+        if not dial_pairs(cells) and not any(map(_records_grader, cells)):
             return []
-        return self.results(store).dial_notes
+        return self.results(store).notes
 
     def plan(self, store: str | Path = STORE) -> Plan:
         """How many attempts a run would make, and what they would take; nothing is asked."""
         self.check()
         return plan(self, Path(store))
+
+
+def _records_grader(cell: Cell) -> bool:
+    return isinstance(cell.task, RecordsGrader) and bool(cell.task.grader_id())
 
 
 def _results(study: Study, store: Path) -> Results:

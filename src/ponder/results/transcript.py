@@ -15,7 +15,7 @@ from functools import cached_property
 from html import escape
 from typing import Any
 
-from ponder.core import Attempt, Completion, Drawing, Message
+from ponder.core import Attempt, Completion, Drawing, Judgement, Message
 from ponder.core.capabilities import Drawable, history_message, parse_turns, right_answer
 from ponder.study.cell import StudyCell
 
@@ -80,6 +80,13 @@ class Transcript:
         return self.cell.cost(self.attempt.bill)
 
     @property
+    def judgement(self) -> Judgement | None:
+        """What a judge said of the last reply; None if none has given a verdict."""
+        replies = self.attempt.completions
+        judgement = replies[-1].judgement if replies else None
+        return judgement if judgement and judgement.judge else None
+
+    @property
     def currency(self) -> str:
         prices = self.cell.model.prices
         return prices.currency if prices else "USD"
@@ -131,7 +138,7 @@ class Transcript:
         sys.stdout.write(f"{self}\n")
 
     def messages(self) -> Iterator[tuple[str, str]]:
-        """Yield every message with its kind: system, user, thinking (or its summary) or answer."""
+        """Yield every message with its kind: system, user, thinking, answer, or the judge's."""
         if self.attempt.problem.system:
             yield "system", self.attempt.problem.system
         for question, reply in zip(
@@ -143,6 +150,8 @@ class Transcript:
             elif reply.thinking:
                 yield "thinking", reply.thinking
             yield "answer", reply.answer
+        if self.judgement:
+            yield "judge", self.judgement.text
 
     def __str__(self) -> str:
         lines = [self.heading]

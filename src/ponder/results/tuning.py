@@ -442,6 +442,8 @@ def tuning(results: Results) -> Tuning:
     design = trial.design
     assert isinstance(design, Cheapest)
     outcomes = results.outcomes
+    if any(cell.quota.samples > 1 for cell in results.cells):
+        outcomes = results.voting_outcomes  # to see where a setting's answers disagree
     if not any(o.answered for o in outcomes):
         raise results.no_answers()
     standing = design.standing(scores)
@@ -487,7 +489,7 @@ def tuning(results: Results) -> Tuning:
         margin=design.margin,
         floor=design.floor,
         attempts=len(outcomes),
-        full_plan=trial.attempts_at_most(),
+        full_plan=len(outcomes) if trial.is_log else trial.attempts_at_most(),
         ended=state.ended,
         adaptive=state.adaptive,
         routing=routes,

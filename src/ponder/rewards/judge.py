@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -42,6 +41,7 @@ from ponder.core import (
     seed_from,
     settings,
 )
+from ponder.core.json_text import json_values
 from ponder.core.metering import complete
 from ponder.core.scoring import with_totals
 from ponder.rewards._windows import spans
@@ -254,22 +254,7 @@ def parse(text: str, steps: int) -> tuple[list[float], float]:
     The reply may contain other text. Raise `ValueError` if they aren't as requested.
     """
     reply = None
-    end = 0
-    characters_left = 2 * len(text) + 2_000_000
-    for brace in re.finditer(r'\{\s*"', text):
-        if brace.start() < end:
-            continue
-        try:
-            value, end = json.JSONDecoder().raw_decode(text, brace.start())
-        except json.JSONDecodeError as error:
-            # Limited, because each of a million braces could otherwise be read to the end. From the
-            # text's beginning, because the error counts the lines up to its place.
-            characters_left -= error.pos
-            if characters_left < 0:
-                break
-            continue
-        except (ValueError, RecursionError):  # a number of 5,000 digits, or a thousand brackets
-            break
+    for value in json_values(text):
         if "steps" in value:
             reply = value
     if reply is None or not isinstance(reply["steps"], list):

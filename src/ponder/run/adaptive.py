@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -87,6 +87,19 @@ class Round(NamedTuple):
     attempts: int  # still without an answer
 
 
+class Rounds(Protocol):
+    """What a run needs of a trial: whom it asks, and what it asks next."""
+
+    @property
+    def arms(self) -> Sequence[Sequence[StudyCell]]: ...
+
+    @property
+    def across_models(self) -> bool: ...
+
+    def rounds(self, store: Store) -> Iterator[Round]:
+        """Yield what to ask next. The caller asks and stores each round before the next one."""
+
+
 class _Totals(NamedTuple):
     """Attempts of a trial's first problems."""
 
@@ -115,6 +128,11 @@ class Trial:
     @property
     def across_models(self) -> bool:
         return self.goal in ACROSS_MODELS
+
+    @property
+    def is_log(self) -> bool:
+        """Whether all attempts are from another program's log."""
+        return all(isinstance(cell.model, FromLog) for arm in self.arms for cell in arm)
 
     def rounds(self, store: Store) -> Iterator[Round]:
         """Yield what to ask next until the design ends.
@@ -427,14 +445,13 @@ def replayed(study: StudySpec, store: Store) -> list[Replayed]:
     states = []
     for trial in trials(study):
         read = reader(store, trial.by)
-        if isinstance(trial.design, Cheapest):
-            imported = all(isinstance(cell.model, FromLog) for arm in trial.arms for cell in arm)
-            if imported or trial.is_complete(read):
-                once = replace(trial, design=replace(trial.design, analyses=1))
-                counts = [trial.design.problems] * len(trial.arms)
-                scores = once.scores(read, counts)
-                states.append(Replayed(once, counts, scores, ended=True, adaptive=False))
-                continue
+        design = trial.design
+        if isinstance(design, Cheapest) and (trial.is_log or trial.is_complete(read)):
+            once = replace(trial, design=replace(design, analyses=1))
+            counts = [design.problems] * len(trial.arms)
+            scores = once.scores(read, counts)
+            states.append(Replayed(once, counts, scores, ended=True, adaptive=False))
+            continue
         counts, ended = trial.replay_from(read)
         states.append(Replayed(trial, counts, trial.scores(read, counts), ended))
     return states

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ponder.core import (
@@ -14,6 +14,9 @@ from ponder.core import (
     Bill,
     Completion,
     Ended,
+    Grade,
+    Judged,
+    Judgement,
     Message,
     Model,
     ModelFailure,
@@ -24,10 +27,20 @@ from ponder.core import (
     Task,
     UserError,
     error_at,
+    seed_from,
     token_limit,
 )
-from ponder.core.capabilities import FromLog, Served, grade_turns, grades_slowly, history_message
-from ponder.core.text import encodable
+from ponder.core.capabilities import (
+    LABEL,
+    FromLog,
+    Served,
+    grade_turns,
+    grades_slowly,
+    history_message,
+    judge_limit,
+    judge_of_task,
+)
+from ponder.core.text import count, encodable
 from ponder.core.wrapped import server_of
 from ponder.run.caps import NOTHING, Ledger, Money, Reservation, priced_at_most, tolerated
 from ponder.run.executors import Executor
@@ -41,7 +54,7 @@ from ponder.study.cell import StudyCell
 from ponder.study.study import StudySpec
 
 if TYPE_CHECKING:
-    from ponder.run.adaptive import Trial
+    from ponder.run.adaptive import Rounds
 
 
 class PendingAttempt(NamedTuple):
@@ -55,10 +68,16 @@ class PendingAttempt(NamedTuple):
 
     @property
     def kind(self) -> Hashable:
-        """Which conversations take about as many tokens; None for a single turn."""
-        if len(self.problem.turns) == 1:
+        """Which attempts of several calls take about as many tokens; None for a single call."""
+        if self.calls == 1:
             return None
         return self.cell.key
+
+    @property
+    def calls(self) -> int:
+        """How many calls it makes, one after the other: its turns, and its judge's."""
+        judged = judge_of_task(self.cell.task) is not None
+        return len(self.problem.turns) + judged
 
     @property
     def name(self) -> str:
@@ -77,7 +96,9 @@ class Run:
     preparations: Preparations
     earlier: OpenRequests  # in batch jobs
     executor: Executor | None = None  # other processes that do the heavy work
-    trials: Sequence[Trial] = ()  # of a study with `stop`
+    trials: Sequence[Rounds] = ()  # of a study with `stop`, or of a gate
+    # Open judges, by the `id` of the model in the task, each with its free connections.
+    judges: dict[int, tuple[Model, asyncio.Semaphore]] = field(default_factory=dict)
     where: str = "study"  # the study's file, in errors
     study: str = ""  # its name in the store
 
@@ -104,7 +125,7 @@ async def ask(model: Model, pending: PendingAttempt, run: Run) -> Attempt | None
         model.prices,
         pending.kind,
         server=server,
-        turns=len(pending.problem.turns),
+        turns=pending.calls,
         resumed=bool(pending.begun),
     )
     attempt: Attempt | None = None
@@ -141,10 +162,10 @@ async def _ask_turns(
             messages = (*problem.opening(), *cell.memory.visible(history), question)
             seed = cell.attempt_seed(problem, pending.sample, turn)
             request = Request(cell.task, problem, messages, seed, pending.sample, turn)
-            prompt_tokens = token_limit(messages, tokens)
+            limit = cell.turn_limit(token_limit(messages, tokens), None)
             try:
-                turn_call = _Turn(pending, request, prompt_tokens, answered)
-                reply = await _call(model, turn_call, run, reservation)
+                call = _Call(pending, cell.model, request, limit, answered)
+                reply = await _call(model, call, run, reservation)
             except UserError:
                 raise
             except Exception as error:  # a plugin that crashes has not answered either
@@ -155,7 +176,7 @@ async def _ask_turns(
             if reply is None:
                 return None
             replies.append(reply)
-            if not is_last or grades_slowly(cell.task, (reply.answer for reply in replies)):
+            if not is_last or _grades_later(cell.task, replies):
                 partial = replace(attempt, completions=tuple(replies))
                 done = Done(cell, pending.position, partial, turn, tuple(answered))
                 answered.clear()
@@ -167,8 +188,85 @@ async def _ask_turns(
             # It is stored by now. Hundreds of turns of thinking, times the concurrency, would fill
             # the memory.
             replies[-1] = replace(replies[-1], thinking="")
+    if needs_judge(cell.task, replies):
+        try:
+            failure = await _judge(pending, replies, run, reservation)
+        except Stopped:
+            return None
+        if failure:
+            failed = _failed(pending, replies, failure)
+            done = Done(cell, pending.position, failed, len(replies) - 1, tuple(answered))
+            await run.writer.put(done)
+            return failed
     complete = replace(attempt, completions=tuple(replies))
     return await _grade(pending, complete, run, tuple(answered))
+
+
+def _grades_later(task: Task, replies: Sequence[Completion]) -> bool:
+    """Return whether replies are stored before they are graded, because that takes a while."""
+    return needs_judge(task, replies) or grades_slowly(task, (reply.answer for reply in replies))
+
+
+async def _judge(
+    pending: PendingAttempt, replies: list[Completion], run: Run, reservation: Reservation
+) -> ModelFailure | None:
+    """Ask the task's judge about the last reply, and put its judgement there.
+
+    Return why there is no verdict, if there is none. Raise `Stopped` if the run stops, or if a cap
+    leaves no room.
+    """
+    cell = pending.cell
+    task = cell.task
+    reply = replies[-1]
+    assert isinstance(task, Judged)
+    judge, free = run.judges[id(task.asks())]
+    judgement = reply.judgement or Judgement()
+    # Another seed after a reply without a verdict, which would come again. Only its bill is known.
+    seed = seed_from(
+        cell.key.hex(), pending.problem.id, pending.sample, judgement.completion_tokens
+    )
+    request = task.judge_request(pending.problem, reply.answer, seed)
+    limit = judge_limit(judge, request)
+    call = _Call(pending, judge, replace(request, limit=limit), limit, set())
+    reservation.server = judge.server()
+    bill: Bill | None = None
+    failure: ModelFailure | None = None
+    try:
+        async with free:
+            answer = await _call(judge, call, run, reservation)
+        if answer is None:
+            raise Stopped
+        bill = answer.bill
+        right = task.verdict(answer)
+        text = answer.answer[-LONGEST_JUDGEMENT:]
+        judgement = judgement._replace(judge=task.judge_id(), right=right, text=text)
+    except (UserError, Stopped):
+        raise
+    except (ModelFailure, ValueError) as error:
+        if isinstance(error, ModelFailure):
+            bill = error.bill
+        failure = ModelFailure(f"the judge: {error}")
+    except Exception as error:  # a judge that crashes has not judged either
+        failure = ModelFailure(f"the judge: {type(error).__name__}: {error}")
+    if bill:
+        judgement = judgement.billed(bill.as_reward(judge.prices))
+    replies[-1] = replace(reply, judgement=judgement)
+    return failure
+
+
+def needs_judge(task: Task, replies: Sequence[Completion]) -> bool:
+    """Return whether a judge still has to be asked about an attempt."""
+    last = replies[-1]
+    if judge_of_task(task) is None or not _is_complete(replies):
+        return False
+    assert isinstance(task, Judged)
+    return last.judgement is None or last.judgement.judge != task.judge_id()
+
+
+def _is_complete(replies: Sequence[Completion]) -> bool:
+    """Return whether an attempt has an answer. Without one it is wrong, and no judge is asked."""
+    truncated = any(reply.stop == "length" for reply in replies)
+    return not truncated and bool(replies[-1].answer.strip())
 
 
 def _completion_tokens(reply: Completion, cell: StudyCell) -> int:
@@ -196,6 +294,8 @@ async def _grade(
     """
     task = pending.cell.task
     stored = max(len(pending.begun), len(attempt.completions) - 1)
+    if attempt.completions[-1].judgement:
+        stored = len(attempt.completions) - 1  # the last turn again, with its judgement
     try:
         if grades_slowly(task, (reply.answer for reply in attempt.completions)):
             done = await asyncio.to_thread(graded, task, attempt)
@@ -214,20 +314,26 @@ async def _grade(
     return done
 
 
-class _Turn(NamedTuple):
-    """A turn to ask."""
+class _Call(NamedTuple):
+    """A turn to ask, or a judge's verdict on the last one."""
 
     pending: PendingAttempt
+    model: Model  # without its methods
     request: Request
-    prompt_tokens: int
+    limit: Spend | None  # the most that it may take
     answered: set[str]  # its requests in batch jobs that have an answer are added
 
+    def bill(self, bill: Bill | None) -> Bill | None:
+        """Return a bill as part of the attempt's: a judge's is billed apart."""
+        if bill is None or self.request.limit is None:
+            return bill
+        return bill.as_reward(self.model.prices)
 
-async def _call(model: Model, turn: _Turn, run: Run, reservation: Reservation) -> Completion | None:
-    """Ask one turn once the caps have room for it; None if they never will, or the run stops."""
-    cell = turn.pending.cell
-    limit = cell.turn_limit(turn.prompt_tokens, None)
-    sent = _Sent(run, reservation, turn)
+
+async def _call(model: Model, call: _Call, run: Run, reservation: Reservation) -> Completion | None:
+    """Make one call once the caps have room for it; None if they never will, or the run stops."""
+    limit = call.limit
+    sent = _Sent(run, reservation, call)
     granted = False
     bill: Bill | None = None
     try:
@@ -241,12 +347,12 @@ async def _call(model: Model, turn: _Turn, run: Run, reservation: Reservation) -
             await run.writer.flush()
         if run.stop.asked:
             return None
-        answering = model.complete(replace(turn.request, observer=sent))
+        answering = model.complete(replace(call.request, observer=sent))
         if sends_batches(model):
             # Its job stays open for the next run: nobody waits for it after Ctrl-C.
             answering = run.stop.unless_asked(answering)
         completion = _storable(await answering)
-        bill = completion.bill
+        bill = call.bill(completion.bill)
         return completion
     except Stopped:
         return None
@@ -254,7 +360,7 @@ async def _call(model: Model, turn: _Turn, run: Run, reservation: Reservation) -
         raise
     except BaseException as error:
         if isinstance(error, ModelFailure):
-            bill = error.bill
+            bill = call.bill(error.bill)
         if bill is None:
             sent.lose(limit)
         raise
@@ -270,13 +376,13 @@ class _Sent(JobObserver):
     Requests in batch jobs are not among them: the store counts them with their jobs.
     """
 
-    def __init__(self, run: Run, reservation: Reservation, turn: _Turn) -> None:
+    def __init__(self, run: Run, reservation: Reservation, call: _Call) -> None:
         self._run = run
         self._reservation = reservation
-        self._model = turn.pending.cell.model
+        self._model = call.model
         self._open = Spend()
-        self.attempt = turn.pending.name
-        self._answered = turn.answered
+        self.attempt = call.pending.name
+        self._answered = call.answered
         self._in_jobs: dict[str, Money] = {}
         if sends_batches(self._model):  # else nobody will wait for them, and both are billed
             self._in_jobs = run.earlier.take(self.attempt)
@@ -363,6 +469,9 @@ def _storable(completion: Completion) -> Completion:
 
 
 NOTES = ("empty reply", "content filter", "refusal")  # as models write them into `Completion.note`
+# Of an attempt whose verdict is that of another judge or rubric; a run asks the judge again.
+NOT_JUDGED = "not judged with this rubric yet"
+LONGEST_JUDGEMENT = 4000  # characters of a judge's reply that are stored, the last ones
 IMPORT_AGAIN = "`ponder import LOG --scorer NAME` takes another scorer of the log"
 
 
@@ -371,7 +480,10 @@ def graded(task: Task, attempt: Attempt) -> Attempt:
 
     A truncated attempt is wrong: the user paid for it and got nothing.
     """
-    grade = grade_turns(task, attempt.problem, [c.answer for c in attempt.completions])
+    grade = _grade_of(task, attempt)
+    if grade is None:
+        facts = attempt.problem.facts
+        return replace(attempt, ended="failed", why=NOT_JUDGED, details=facts)
     ended: Ended = "right" if grade.correct else "wrong"
     if any(completion.stop == "length" for completion in attempt.completions):
         ended = "truncated"
@@ -385,7 +497,26 @@ def graded(task: Task, attempt: Attempt) -> Attempt:
         why = attempt.completions[-1].note or stored_note or grade.why
     measures = _mean_measures(attempt.completions)
     details = {**grade.details, **measures, **billed_part(attempt.bill)}
+    judgement = attempt.completions[-1].judgement
+    if judgement:
+        details |= judgement.bill()
     return replace(attempt, ended=ended, why=why, details=details)
+
+
+def _grade_of(task: Task, attempt: Attempt) -> Grade | None:
+    """Return an attempt's grade; None if its judge has not judged it."""
+    replies = attempt.completions
+    answers = [reply.answer for reply in replies]
+    if not isinstance(task, Judged) or task.asks() is None:
+        return grade_turns(task, attempt.problem, answers)
+    if not answers[-1].strip():
+        return Grade(correct=False, why="no answer")
+    if not _is_complete(replies):
+        return Grade(correct=False, parsed=answers[-1])
+    judgement = replies[-1].judgement
+    if judgement is None or needs_judge(task, replies):
+        return None
+    return task.grade_judged(attempt.problem, answers[-1], right=judgement.right)
 
 
 def _mean_measures(turns: Sequence[Completion]) -> dict[str, float]:
@@ -397,20 +528,42 @@ def _mean_measures(turns: Sequence[Completion]) -> dict[str, float]:
     return {name: sum(measured) / len(measured) for name, measured in values.items()}
 
 
-def grade_again(study: StudySpec, store: Store) -> int:
-    """Grade a study's stored answers again with the current graders; return how many changed."""
+class Regraded(NamedTuple):
+    """What grading again has changed."""
+
+    changed: int
+    unjudged: int  # of these, replies that their judge has not judged by this rubric
+
+
+def grade_again(study: StudySpec, store: Store) -> Regraded:
+    """Grade a study's stored answers again with the current graders."""
     cells = [cell for cell in study.cells if not isinstance(cell.task, FromLog)]
     if not cells:
         message = "these attempts were graded by the program whose log they come from"
         raise UserError(message, hint=IMPORT_AGAIN)
     changed = 0
+    unjudged = 0
+    labelled: dict[int, int] = {}  # replies with a label, by the `id` of their task
     for cell in cells:
         changes = []
+        labelled.setdefault(id(cell.task), 0)
         for done in store.attempts(cell):
-            if done.attempt.ended != "failed":
-                attempt = graded(cell.task, done.attempt)
-                if attempt != done.attempt:
-                    changes.append(done._replace(attempt=attempt))
+            if done.attempt.ended == "failed":
+                continue
+            attempt = graded(cell.task, done.attempt)
+            unjudged += attempt.why == NOT_JUDGED
+            labelled[id(cell.task)] += LABEL in attempt.details
+            if attempt != done.attempt:
+                changes.append(done._replace(attempt=attempt))
         store.regrade(changes)
         changed += len(changes)
-    return changed
+    for cell in cells:
+        task = cell.task
+        if isinstance(task, Judged) and task.label_count() and not labelled[id(task)]:
+            raise UserError(
+                f"none of its {count(task.label_count(), 'label')} is about a stored reply",
+                where=f"{study.where}: task `{cell.label.task}`",
+                hint="`problem` and `answer` of a label are those of a line of "
+                "`ponder export STUDY --format jsonl`",
+            )
+    return Regraded(changed, unjudged)

@@ -500,7 +500,7 @@ def _check_caps(cells: Iterable[StudyCell], key: str) -> None:
     for cell in {cell.model_key: cell for cell in cells}.values():
         name = cell.label.model
         models = [(name, cell.model)]
-        for helper in (*cell.asks(), *cell.prepared_by()):
+        for helper in cell.other_models():
             models.append((helper.title(), helper))
             if helper.turn_limit(0) is None:
                 reply = f"a reply of `{helper.title()}`, which `{name}` asks, has no limit"
@@ -534,7 +534,7 @@ def currencies(cells: Iterable[StudyCell]) -> set[str]:
     """Return the currencies of all prices, also of models that methods ask."""
     names = set()
     for cell in cells:
-        for model in (cell.model, *cell.asks(), *cell.prepared_by()):
+        for model in (cell.model, *cell.other_models()):
             if model.prices:
                 names.add(model.prices.currency)
     return names

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from ponder.core import (
     Bill,
+    Judged,
     Limit,
     Message,
     Prepared,
@@ -33,6 +34,7 @@ from ponder.core import (
     UserError,
     capabilities,
 )
+from ponder.core.capabilities import judge_of_task
 from ponder.core.text import count
 from ponder.run.caps import (
     Money,
@@ -256,7 +258,7 @@ def _forecast(
     if exceeds_budget:
         bound = None
     cost = None
-    if any(model.prices for model in (first.model, *first.asks())):
+    if any(model.prices for model in (first.model, *first.other_models())):
         cost = Range(low.cost, expected and expected.cost, bound and bound.cost)
     return Forecast(
         model=first.label.model,
@@ -371,7 +373,27 @@ def attempt_limit(cell: StudyCell, problem: Problem) -> Spend | None:
             return None
         total = total.plus(limit)
         history += [question, Message("assistant", "")]
-    return total
+    judging = _judging_limit(cell, problem)
+    if judging is None:
+        return None
+    return total.plus(judging)
+
+
+def _judging_limit(cell: StudyCell, problem: Problem) -> Spend | None:
+    """Return the most that judging one attempt may take; None if there is no limit."""
+    judge = judge_of_task(cell.task)
+    if judge is None:
+        return Spend()
+    assert isinstance(cell.task, Judged)
+    reply = cell.model.max_tokens()
+    if reply is None:
+        return None
+    # Encoded for another model, a text may take more tokens.
+    prompt = cell.task.judge_request(problem, "", 0).prompt_limit + math.ceil(1.25 * reply)
+    limit = judge.turn_limit(prompt)
+    if limit is None:
+        return None
+    return tolerated(limit.as_reward(judge.prices))
 
 
 def _prompts(cell: StudyCell, problem: Problem) -> Spend:

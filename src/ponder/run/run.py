@@ -10,13 +10,15 @@ dropped once they are stored.
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from ponder.core import Attempt, Batched, Model, Problem, Served, UserError
+from ponder.core import Attempt, Batched, Model, Problem, Served, UserError, error_at
+from ponder.core.capabilities import judge_of_task
 from ponder.core.wrapped import making_cost, server_of
 from ponder.run import caps
 from ponder.run.attempt import PendingAttempt, Run, ask
@@ -32,7 +34,7 @@ from ponder.study.cell import StudyCell
 from ponder.study.study import StudySpec
 
 if TYPE_CHECKING:
-    from ponder.run.adaptive import Trial
+    from ponder.run.adaptive import Rounds
 
 CHUNK = 256  # attempts generated at once,
 CHUNK_SECONDS = 0.2  # or fewer, if they take long
@@ -48,8 +50,12 @@ async def run(
     stop: Stop | None = None,
     cells: Sequence[StudyCell] | None = None,
     executor: Executor | None = None,
+    trials: Sequence[Rounds] = (),
 ) -> None:
-    """Make the attempts of the study, or of `cells`, that the store lacks, under its caps."""
+    """Make the attempts of the study, or of `cells`, that the store lacks, under its caps.
+
+    `trials` decide what is asked of adaptive cells, instead of the study's `stop`.
+    """
     if stop is None:
         stop = Stop()
     if cells is None:
@@ -63,7 +69,8 @@ async def run(
     async with tally.writer as writer:
         till = LedgerTill(tally.ledger, writer.flush, tally.retried)
         preparations = Preparations(executor, stop, tally.report, till)
-        trials = _trials(study, cells)
+        if not trials:
+            trials = _trials(study, cells)
         earlier = OpenRequests(store, tally.ledger, study.name)
         shared = Run(
             store,
@@ -74,8 +81,8 @@ async def run(
             earlier,
             executor,
             trials,
-            study.where,
-            study.name,
+            where=study.where,
+            study=study.name,
         )
         work = asyncio.create_task(_ask_everything(cells, shared))
         timer = asyncio.create_task(stop.out_of_time())
@@ -93,7 +100,7 @@ async def run(
         work.result()
 
 
-def _trials(study: StudySpec, cells: Sequence[StudyCell]) -> list[Trial]:
+def _trials(study: StudySpec, cells: Sequence[StudyCell]) -> Sequence[Rounds]:
     if not any(cell.quota.adaptive for cell in cells):
         return []
     from ponder.run.adaptive import trials  # imports NumPy, which other runs don't need
@@ -102,8 +109,29 @@ def _trials(study: StudySpec, cells: Sequence[StudyCell]) -> list[Trial]:
 
 
 async def _ask_everything(cells: Sequence[StudyCell], run: Run) -> None:
-    """Ask fixed cells and what each model's trials decide, then trials across models."""
+    """Ask the study's models and judges."""
     await _check_servers(cells, run)
+    async with AsyncExitStack() as stack:
+        await _open_judges(cells, run, stack)
+        await _ask_rounds(cells, run)
+
+
+async def _open_judges(cells: Sequence[StudyCell], run: Run, stack: AsyncExitStack) -> None:
+    """Open the judge of each task that the run still needs, once, and check that it answers."""
+    for cell in cells:
+        judge = judge_of_task(cell.task)
+        if judge is None or id(judge) in run.judges or not _is_unfinished(cell, run.store):
+            continue
+        with error_at(f"{run.where}: judge of task `{cell.label.task}`"):
+            # A copy, because tasks are sent to other processes, and an open model can't be.
+            opened = await stack.enter_async_context(copy.copy(judge))
+            if isinstance(opened, Served):
+                await opened.reach()
+        run.judges[id(judge)] = (opened, asyncio.Semaphore(judge.concurrency))
+
+
+async def _ask_rounds(cells: Sequence[StudyCell], run: Run) -> None:
+    """Ask fixed cells and what each model's trials decide, then trials across models."""
     across_models = [trial for trial in run.trials if trial.across_models]
     first = [cell for cell in cells if not (across_models and cell.quota.adaptive)]
     await _ask_models(first, run)
@@ -128,15 +156,27 @@ async def _check_servers(cells: Sequence[StudyCell], run: Run) -> None:
 
 
 def _is_unfinished(cell: StudyCell, store: Store) -> bool:
-    if cell.quota.adaptive:
+    quota = cell.quota
+    if quota.adaptive:
         return True
-    problems = cell.quota.problems
+    problems = quota.problems
     if problems is None:
         problems = sum(1 for _ in cell.asked())
-    return len(store.done(cell)) < problems * cell.quota.samples
+    return not _is_done(cell, problems, store.done(cell))
 
 
-def _rounds_of(trial: Trial, run: Run) -> Iterator[list[StudyCell]]:
+def _is_done(cell: StudyCell, problems: int, done: set[tuple[int, int]]) -> bool:
+    """Return whether all of so many problems are done, or those at the quota's positions."""
+    samples = cell.quota.samples
+    if len(done) < problems * samples:
+        return False
+    positions: Sequence[int] = range(problems)
+    if cell.quota.positions is not None:
+        positions = cell.quota.positions
+    return done.issuperset(itertools.product(positions, range(samples)))
+
+
+def _rounds_of(trial: Rounds, run: Run) -> Iterator[list[StudyCell]]:
     """Yield the cells of each round of a trial until it ends or the run stops."""
     for cells, attempts in trial.rounds(run.store):
         if run.ledger.capped or run.stop.asked:
@@ -287,12 +327,8 @@ def pending(cell: StudyCell, store: Store, tally: Tally) -> Iterator[PendingAtte
     """Yield the attempts of a cell that the store doesn't hold."""
     quota = cell.quota
     done = store.done(cell)
-    if quota.problems is not None and len(done) >= quota.problems * quota.samples:
-        positions: Sequence[int] = range(quota.problems)
-        if quota.positions is not None:
-            positions = quota.positions
-        if done.issuperset(itertools.product(positions, range(quota.samples))):
-            return  # without generating a problem: a large puzzle takes a second
+    if quota.problems is not None and _is_done(cell, quota.problems, done):
+        return  # without generating a problem: a large puzzle takes a second
     partial_turns = store.begun(cell)
     problems = 0
     for position, problem in cell.numbered():

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ponder.core import UserError
 from ponder.core.text import count
@@ -26,6 +27,9 @@ from ponder.study.cell import StudyCell
 from ponder.study.prices import find_prices, price_lines, restore_prices
 from ponder.study.study import StudySpec
 
+if TYPE_CHECKING:
+    from ponder.run.adaptive import Rounds
+
 
 @dataclass(frozen=True)
 class Session:
@@ -37,6 +41,7 @@ class Session:
     # other processes that share the work; None: everything happens in this one
     executor: Executor | None
     tally: Tally
+    trials: Sequence[Rounds] = ()  # what decides instead of the study's `stop`
 
     async def run(self, stop: Stop, *, show_progress: bool = True) -> None:
         """Make every attempt that the store lacks, within the study's caps, until `stop` says
@@ -46,7 +51,9 @@ class Session:
         if show_progress:
             line = progress.shown(self.tally)
         with line:
-            await run(self.study, self.store, self.tally, stop, self.cells, self.executor)
+            await run(
+                self.study, self.store, self.tally, stop, self.cells, self.executor, self.trials
+            )
 
     def write_progress(self) -> None:
         """Write the line of progress now."""
@@ -60,6 +67,7 @@ def open_session(
     notify: Callable[[str], object],
     *,
     cells: Sequence[StudyCell] | None = None,
+    trials: Sequence[Rounds] = (),
     jobs: int = 1,
     ray: str | None = None,
     release_lost: bool = False,
@@ -67,7 +75,8 @@ def open_session(
 ) -> Iterator[Session]:
     """Check a study and open what a run of it needs, until the block ends.
 
-    `cells` are asked instead of all cells of the study. `notify` prints a message to the user:
+    `cells` are asked instead of all cells of the study, and `trials` decide how much instead of its
+    `stop`. `notify` prints a message to the user:
     warnings about the study, unless `warn` is false, and what was done if the run ends with a
     `UserError`.
     """
@@ -93,7 +102,7 @@ def open_session(
         tally = Tally(planned=planned, stored_before=stored)
         with executing(cells, ray, jobs) as executor:
             try:
-                yield Session(study, cells, store, executor, tally)
+                yield Session(study, cells, store, executor, tally, trials)
             except UserError:
                 if done := work_done(tally):
                     notify(done)

@@ -7,6 +7,10 @@ Accuracy: Tango's (1998) interval with one attempt per problem, Bonett and Price
 problems' means with several, widened by training seeds. The p-values of all rows are corrected
 together (Benjamini & Hochberg 1995). "Not worse by more than the margin" is a test of its own, that
 the interval of the difference lies above minus the margin.
+
+If the verdict answers a question that was fixed beforehand, such as a gate's, its p-value is
+corrected for the tasks alone, not for the other rows. After an adaptive run, intervals and p-values
+are those that are valid at each of its analyses.
 """
 
 from __future__ import annotations
@@ -22,10 +26,12 @@ from ponder.core import Estimate, Outcome, Resource
 from ponder.core.text import count
 from ponder.stats.columns import FEWEST_PAIRS, Bools
 from ponder.stats.corrections import FALSE_RATE, benjamini_hochberg, p_value
+from ponder.stats.designs.sequential import nominal_level, valid_p_value
+from ponder.stats.distributions import z_quantile
 from ponder.stats.effort import EXTRAPOLATED
 from ponder.stats.frontier import Variant, Verdict, accuracy_difference, fraction, verdict
 from ponder.stats.paired import tango
-from ponder.stats.power import Components, of_two, problems_for_margin
+from ponder.stats.power import POWER, Components, of_two, problems_for_margin
 from ponder.stats.ratios import (
     Log,
     Pair,
@@ -57,6 +63,7 @@ FEW = f"fewer than {FEWEST_PAIRS} problems in common"
 FEW_OF_SIZE = f"fewer than {FEWEST_PAIRS} problems of that size in common"
 FEW_SOLVED = "both are right, with tokens, on fewer than five problems"
 NO_TOKENS = "one of them has no tokens, or no attempt that ended by itself"
+LEVEL = 0.95
 NO_RIGHT_ANSWER = "one of them has no right answer, or no tokens"
 
 
@@ -139,27 +146,65 @@ def compare_tasks(
     resource: Resource = "output",
     *,
     money: bool = False,
+    planned: bool = False,
+    analyses: int = 1,
 ) -> list[PairComparison | None]:
-    """Compare two models on several tasks, with one correction for all."""
+    """Compare two models on several tasks, with one correction for all.
+
+    `planned`: the verdict was asked for beforehand, so accuracy is corrected for the tasks alone.
+    `analyses`: at how many an adaptive run may have ended.
+    """
     quantities: list[_Quantities | None] = []
-    p_values = []
     for first, second in tasks:
         matched = pair(first, second, resource, money=money)
-        if matched is None:
-            quantities.append(None)
-        else:
-            compared = _Quantities(matched)
-            quantities.append(compared)
-            p_values += [row.p_value for row in compared.rows]
-    q_values = iter(benjamini_hochberg(p_values))
+        quantities.append(_Quantities(matched, analyses) if matched else None)
+    q_values = iter(_q_values([task.rows for task in quantities if task], planned))
     results: list[PairComparison | None] = []
-    for compared_or_none in quantities:
-        if compared_or_none is None:
+    for task in quantities:
+        if task is None:
             results.append(None)
-        else:
-            rows = [replace(row, q_value=next(q_values)) for row in compared_or_none.rows]
-            results.append(_comparison(compared_or_none, rows, margin))
+            continue
+        rows = []
+        for row, q in zip(task.rows, next(q_values), strict=True):
+            rows.append(replace(row, q_value=q))
+        results.append(_comparison(task, rows, margin))
     return results
+
+
+def _q_values(tasks: Sequence[Sequence[Row]], planned: bool) -> list[list[float]]:
+    """Return the q-values of each task's rows; `planned`: those of accuracy corrected by itself."""
+    accuracies = [rows[0].p_value for rows in tasks]
+    others = [row.p_value for rows in tasks for row in rows[1:]]
+    if planned:
+        corrected = [*benjamini_hochberg(accuracies), *benjamini_hochberg(others)]
+    else:
+        corrected = benjamini_hochberg([*accuracies, *others])
+    start = len(accuracies)
+    q_values = []
+    for number, rows in enumerate(tasks):
+        end = start + len(rows) - 1
+        q_values.append([corrected[number], *corrected[start:end]])
+        start = end
+    return q_values
+
+
+def planned_verdicts(pairs: Sequence[Pair], margin: float, analyses: int = 1) -> list[Verdict]:
+    """Return the verdict on each task as `compare_tasks(…, planned=True)` does, and nothing else."""
+    level = nominal_level(LEVEL, analyses)
+    effects = []
+    p_values = []
+    for of_task in pairs:
+        difference = difference_in_accuracy(of_task.first.variant, of_task.second.variant)
+        effect = difference(level)
+        effects.append(effect)
+        if effect.low <= 0 <= effect.high:
+            p_values.append(1.0)  # not below the rate of false findings, so it corrects no other
+        else:
+            p_values.append(valid_p_value(p_value(difference), analyses))
+    verdicts = []
+    for effect, q in zip(effects, benjamini_hochberg(p_values), strict=True):
+        verdicts.append(verdict(effect, margin, q <= FALSE_RATE))
+    return verdicts
 
 
 def _comparison(
@@ -173,7 +218,8 @@ def _comparison(
     judged = verdict(accuracy.effect, margin, accuracy.differs)
     more_problems = 0.0
     if judged == "open":
-        more_problems = _more_problems(pair, variances, accuracy.effect, margin)
+        value = accuracy.effect.value
+        more_problems = _more_problems(pair, variances, value, margin, quantities.level)
     return PairComparison(
         problems=pair.problems,
         sizes=tuple(pair.sizes.tolist()),
@@ -183,7 +229,7 @@ def _comparison(
         failed=(first.failed, second.failed),
         rows=tuple(corrected_rows),
         omitted=tuple(quantities.omitted),
-        by_size=tuple(_by_size(pair, quantities.curves)),
+        by_size=tuple(_by_size(pair, quantities.curves, quantities.level)),
         margin=margin,
         verdict=judged,
         components=variances,
@@ -204,8 +250,10 @@ def difference_in_accuracy(first: Variant, second: Variant) -> Callable[[float],
 class _Quantities:
     """The quantities that can be compared, as rows, and those that can't, each with a reason."""
 
-    def __init__(self, pair: Pair) -> None:
+    def __init__(self, pair: Pair, analyses: int = 1) -> None:
         self.pair = pair
+        self.analyses = analyses
+        self.level = nominal_level(LEVEL, analyses)
         self.rows: list[Row] = []
         self.omitted: list[tuple[Quantity, str]] = []
         self.curves = token_logs(pair)
@@ -229,19 +277,34 @@ class _Quantities:
         self.rows.append(
             Row(
                 quantity="accuracy",
-                first=fraction(first, first.correct),
-                second=fraction(second, second.correct),
-                effect=difference(0.95),
+                first=fraction(first, first.correct, self.level),
+                second=fraction(second, second.correct, self.level),
+                effect=difference(self.level),
                 ratio=False,
-                p_value=p_value(difference),
+                p_value=self._p_value(difference),
             )
+        )
+
+    def _p_value(self, interval: Callable[[float], Estimate], null: float = 0.0) -> float:
+        return valid_p_value(p_value(interval, null), self.analyses)
+
+    def _ratio(self, quantity: Quantity, first: Log, second: Log) -> Row:
+        """Return the row of B / A."""
+        ratio = second.over(first)
+        return Row(
+            quantity=quantity,
+            first=first.interval(self.level),
+            second=second.interval(self.level),
+            effect=ratio(self.level),
+            ratio=True,
+            p_value=self._p_value(ratio, 1.0),
         )
 
     def _add_tokens(self) -> None:
         if self.curves is None:
             self.omitted.append(("tokens", NO_TOKENS))
             return
-        row = _ratio("tokens", *self.curves.overall)
+        row = self._ratio("tokens", *self.curves.overall)
         if self.curves.left_out:
             problems = count(self.curves.left_out, "problem")
             row = replace(row, note=f"without {problems} at which one of them used none")
@@ -250,7 +313,7 @@ class _Quantities:
     def _add_tokens_where_both_are_right(self) -> None:
         solved = both_right(self.pair)
         if solved:
-            self.rows.append(_ratio("tokens where both are right", *solved))
+            self.rows.append(self._ratio("tokens where both are right", *solved))
         else:
             self.omitted.append(("tokens where both are right", FEW_SOLVED))
 
@@ -265,10 +328,10 @@ class _Quantities:
         if logs[0].problems < FEWEST_PAIRS:
             self.omitted.append((quantity, FEW_OF_SIZE))
         else:
-            self.rows.append(_ratio(quantity, *logs))
+            self.rows.append(self._ratio(quantity, *logs))
 
     def _add_critical_size(self) -> None:
-        critical = critical_ratio(self.pair)
+        critical = critical_ratio(self.pair, level=self.level)
         if isinstance(critical, str):
             self.omitted.append(("critical size", critical))
             return
@@ -277,9 +340,9 @@ class _Quantities:
                 quantity="critical size",
                 first=critical.first,
                 second=critical.second,
-                effect=critical.ratio(0.95),
+                effect=critical.ratio(self.level),
                 ratio=True,
-                p_value=p_value(critical.ratio, 1.0),
+                p_value=self._p_value(critical.ratio, 1.0),
                 note="" if critical.paired else CLIFF,
             )
         )
@@ -288,7 +351,7 @@ class _Quantities:
         first = per_right(self.pair.first)
         second = per_right(self.pair.second)
         if first and second:
-            self.rows.append(_ratio("tokens per right answer", first, second))
+            self.rows.append(self._ratio("tokens per right answer", first, second))
         else:
             self.omitted.append(("tokens per right answer", NO_RIGHT_ANSWER))
 
@@ -305,23 +368,10 @@ class _Quantities:
         first = per_right(self.pair.first, self.pair.first.cost)
         second = per_right(self.pair.second, self.pair.second.cost)
         if first and second:
-            self.rows.append(_ratio(MONEY_PER_RIGHT, first, second))
+            self.rows.append(self._ratio(MONEY_PER_RIGHT, first, second))
 
 
-def _ratio(quantity: Quantity, first: Log, second: Log) -> Row:
-    """Return the row of B / A."""
-    ratio = second.over(first)
-    return Row(
-        quantity=quantity,
-        first=first.interval(),
-        second=second.interval(),
-        effect=ratio(0.95),
-        ratio=True,
-        p_value=p_value(ratio, 1.0),
-    )
-
-
-def _by_size(pair: Pair, curves: TokenLogs | None) -> list[SizeRow]:
+def _by_size(pair: Pair, curves: TokenLogs | None, level: float) -> list[SizeRow]:
     """Return both models at each size."""
     size_of = pair.first.data.size_of_problem
     rows = []
@@ -337,13 +387,13 @@ def _by_size(pair: Pair, curves: TokenLogs | None) -> list[SizeRow]:
         if curves and len(curves.by_size) == len(pair.sizes):
             first_log, second_log = curves.by_size[k]
             if first_log.problems >= FEWEST_PAIRS:
-                tokens = second_log.over(first_log)(0.95)
+                tokens = second_log.over(first_log)(level)
         rows.append(
             SizeRow(
                 size=size,
-                first=fraction(first, first.correct),
-                second=fraction(second, second.correct),
-                difference=difference_in_accuracy(first, second)(0.95),
+                first=fraction(first, first.correct, level),
+                second=fraction(second, second.correct, level),
+                difference=difference_in_accuracy(first, second)(level),
                 tokens=tokens,
                 only_first=int(np.count_nonzero(first_right > second_right)),
                 only_second=int(np.count_nonzero(second_right > first_right)),
@@ -366,10 +416,13 @@ def _at(variant: Variant, problems: Bools) -> Variant:
     )
 
 
-def _more_problems(pair: Pair, variances: Components, difference: Estimate, margin: float) -> float:
+def _more_problems(
+    pair: Pair, variances: Components, difference: float, margin: float, level: float
+) -> float:
     """Return the problems to add until 80 % of runs would decide, if the difference is real.
 
-    They decide when they show the margin, or the difference itself.
+    They decide when they show the margin, or the difference itself. A higher level than 95 %, as
+    after an adaptive run, takes more of them, by the square of the standard errors.
     """
     seeds = 1
     samples_per_seed = []
@@ -378,7 +431,11 @@ def _more_problems(pair: Pair, variances: Components, difference: Estimate, marg
         seeds = max(seeds, side_seeds)
         samples_per_seed.append(len(side.data) / side.data.problems / side_seeds)
     samples = max(1, round(min(samples_per_seed)))
-    value = difference.value
-    for_margin = problems_for_margin(variances, margin, samples, seeds, difference=value)
-    for_difference = problems_for_margin(variances, 0.0, samples, seeds, difference=abs(value))
-    return max(1.0, min(for_margin, for_difference) - pair.problems)
+    for_margin = problems_for_margin(variances, margin, samples, seeds, difference=difference)
+    for_difference = problems_for_margin(variances, 0.0, samples, seeds, difference=abs(difference))
+    needed = min(for_margin, for_difference)
+    if level > LEVEL:
+        standard_errors = z_quantile((1 + level) / 2) + z_quantile(POWER)
+        usual = z_quantile((1 + LEVEL) / 2) + z_quantile(POWER)
+        needed *= (standard_errors / usual) ** 2
+    return max(1.0, needed - pair.problems)

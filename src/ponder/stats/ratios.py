@@ -35,7 +35,6 @@ from ponder.stats.frontier import Variant, variants
 from ponder.stats.lognormal import Sums, fit, influences, powers, sums
 from ponder.stats.seeds import Spread, spread, widened
 
-Z95 = z_quantile(0.975)
 NO_SEEDS = Spread(0.0, 0.0, 0)
 FEWEST_SOLVED = 5  # problems that both solved, for a ratio where both are right
 
@@ -49,6 +48,7 @@ class Side:
     cost: Floats | None  # money per attempt, by problem; None: unknown, or not asked for
     left_out: int  # problems that it answered and the other did not
     failed: int  # attempts
+    seconds: Floats | None = None  # per attempt, by problem
 
     @property
     def right(self) -> Floats:
@@ -98,9 +98,10 @@ def pair(
             Side(
                 data=columns(kept, resource, pooled=True),
                 variant=variant,
-                cost=_cost(kept) if money else None,
+                cost=_problem_means(kept, [o.cost for o in kept]) if money else None,
                 left_out=len(set.union(*by_seed) - common),
                 failed=sum(o.ended == "failed" for o in outcomes),
+                seconds=_problem_means(kept, [o.seconds for o in kept]),
             )
         )
     return Pair(*sides)
@@ -115,16 +116,17 @@ def _answered(outcomes: Sequence[Outcome]) -> list[set[tuple[int, str]]]:
     return list(by_seed.values())
 
 
-def _cost(outcomes: Sequence[Outcome]) -> Floats | None:
-    """Return the mean cost of an attempt, by problem; None if one is unknown."""
-    paid: dict[tuple[int, str], list[float]] = {}
-    for o in outcomes:
-        if o.answered:
-            cost = o.cost
-            if cost is None:
-                return None
-            paid.setdefault((o.size, o.problem), []).append(cost)
-    return np.array([np.mean(sorted(paid[problem])) for problem in sorted(paid)], dtype=np.float64)
+def _problem_means(outcomes: Sequence[Outcome], amounts: Sequence[float | None]) -> Floats | None:
+    """Return the mean amount of an answered attempt by problem; None if one is unknown."""
+    by_problem: dict[tuple[int, str], list[float]] = {}
+    for o, amount in zip(outcomes, amounts, strict=True):
+        if not o.answered:
+            continue
+        if amount is None:
+            return None
+        by_problem.setdefault((o.size, o.problem), []).append(amount)
+    means = [np.mean(sorted(by_problem[problem])) for problem in sorted(by_problem)]
+    return np.array(means, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +312,24 @@ def _log(tokens: Floats) -> Floats:
     return np.asarray(np.log(np.maximum(tokens, least)))
 
 
+def per_attempt(amounts: Floats | None, side: Side) -> Log | None:
+    """Return the mean of amounts by problem, such as a cost; None if they are unknown or all 0."""
+    if amounts is None or not amounts.any():
+        return None
+    mean = float(amounts.mean())
+    # Money and seconds move with tokens, as far as training seeds are concerned.
+    tokens_by_seed = side.variant.by_seed(side.variant.tokens)
+    relative = tokens_by_seed / (tokens_by_seed.mean() or 1.0)
+    return Log(
+        value=math.log(mean),
+        influence=(amounts / mean - 1) / len(amounts),
+        parameters=1,
+        attempts=len(side.data),
+        problems=len(amounts),
+        spread=spread(relative),
+    )
+
+
 def per_right(side: Side, cost: Floats | None = None) -> Log | None:
     """Return the cost of a right answer: the mean of `cost` by problem over the accuracy.
 
@@ -349,12 +369,14 @@ class CriticalRatio:
     paired: bool  # False: from the ends of the two intervals
 
 
-def critical_ratio(pair: Pair, replicates: int = 1000, seed: int = 0) -> CriticalRatio | str:
+def critical_ratio(
+    pair: Pair, replicates: int = 1000, seed: int = 0, level: float = 0.95
+) -> CriticalRatio | str:
     """Compare the critical sizes; return a reason if there is no such ratio."""
     if len(pair.sizes) < 2 or pair.sizes[0] <= 0:
         return "needs at least two sizes"
-    first = critical_size(pair.first.data, replicates=replicates, seed=seed)
-    second = critical_size(pair.second.data, replicates=replicates, seed=seed)
+    first = critical_size(pair.first.data, level, replicates, seed)
+    second = critical_size(pair.second.data, level, replicates, seed)
     outside = [name for name, c in (("A", first), ("B", second)) if math.isnan(c.size.value)]
     if outside:
         return f"accuracy of {' and of '.join(outside)} doesn't cross 50 % within these sizes"
@@ -362,7 +384,7 @@ def critical_ratio(pair: Pair, replicates: int = 1000, seed: int = 0) -> Critica
     spreads = [_critical_spread(side) for side in pair.sides]
     cliff = math.isinf(first.slope.high) or math.isinf(second.slope.high)
     if cliff:
-        below, above = _errors_of_ends(first, second, value)
+        below, above = _errors_of_ends(first, second, value, level)
     else:
         below = above = _critical_error(pair, replicates, seed)
     attempts = first.size.attempts + second.size.attempts
@@ -391,14 +413,17 @@ def _exp_end(log: float) -> float:
     return math.exp(log)
 
 
-def _errors_of_ends(first: Critical, second: Critical, value: float) -> tuple[float, float]:
+def _errors_of_ends(
+    first: Critical, second: Critical, value: float, level: float
+) -> tuple[float, float]:
     """Return the errors of the log ratio downwards and upwards, from the ends of both intervals."""
     lowest = second.size.low / first.size.high
     log_lowest = -math.inf
     if lowest > 0:
         log_lowest = math.log(lowest)
     log_highest = math.log(second.size.high / max(first.size.low, 1e-300))
-    return (value - log_lowest) / Z95, (log_highest - value) / Z95
+    z = z_quantile((1 + level) / 2)
+    return (value - log_lowest) / z, (log_highest - value) / z
 
 
 def _critical_error(pair: Pair, replicates: int, seed: int) -> float:

@@ -39,6 +39,7 @@ from ponder.stats.ratios import Log
 from ponder.stats.samples import gap_closed, over_problems
 
 FEWEST_PROBLEMS = 20  # in common, for two problems in each fold
+FEWEST_PART = 0.5  # of the problems of the setting that answered most
 FOLDS = 10
 SPLITS = 5
 THRESHOLDS = 20  # quantiles of a sign that are tried as its threshold
@@ -143,12 +144,15 @@ def routing(
     """Compare routing with the best single setting; None if too little was answered by all.
 
     `cost` returns what an attempt cost: tokens, money or seconds. `single` names the setting to
-    compare with; by default it is chosen. Attempts that failed don't count.
+    compare with; by default it is chosen. Attempts that failed don't count, nor do settings that
+    answered less than half as many problems as another.
     """
     settings = _settings(outcomes_by_setting, cost)
+    names = [setting.name for setting in settings]
     if len(settings) < 2 or settings[0].problems < FEWEST_PROBLEMS:
         return None
-    names = [setting.name for setting in settings]
+    if single is not None and single not in names:
+        return None
     singles = _Candidates([_alone(setting) for setting in settings])
     candidates = _Candidates([*_all_candidates(settings), *singles.candidates])
     folds = _Folds(settings[0].size)
@@ -226,7 +230,10 @@ class _Setting:
 
 
 def _settings(outcomes_by_setting: Mapping[str, Sequence[Outcome]], cost: Cost) -> list[_Setting]:
-    """Return the settings at the problems that all answered, the cheapest first."""
+    """Return the settings at the problems that all answered, the cheapest first.
+
+    Without those of which an adaptive run has asked few problems: all would be left with these.
+    """
     by_setting: dict[str, dict[tuple[bytes, int, str], list[Outcome]]] = {}
     for name, outcomes in outcomes_by_setting.items():
         by_problem = by_setting.setdefault(name, {})
@@ -236,6 +243,10 @@ def _settings(outcomes_by_setting: Mapping[str, Sequence[Outcome]], cost: Cost) 
                 by_problem.setdefault(key, []).append(outcome)
     if not by_setting:
         return []
+    most = max(len(by_problem) for by_problem in by_setting.values())
+    for name in list(by_setting):
+        if len(by_setting[name]) < FEWEST_PART * most:
+            del by_setting[name]
     common = sorted(set.intersection(*(set(answered) for answered in by_setting.values())))
     sizes = np.array([size for _, size, _ in common], dtype=np.float64)
     settings = []

@@ -26,7 +26,8 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from ponder.core import Attempt, Bill, Completion, Outcome, Problem, UserError
+from ponder.core import Attempt, Bill, Completion, Judgement, Outcome, Problem, UserError
+from ponder.core.capabilities import judge_of_task
 from ponder.core.lock import acquire
 from ponder.core.nouns import BILLED_COST, OTHER_MODEL, REWARD
 from ponder.store.file import DamagedStore, connect, errors, sync_folder
@@ -65,6 +66,7 @@ PARTS = (REWARD, OTHER_MODEL)  # of a bill, which have no columns
 FOUND_PRICES = "found_prices"  # beside a study's settings
 STEPS = "step_scores"  # beside the measures of a turn
 BLOCKS = "blocks"  # the same
+JUDGEMENT = "judgement"  # the same
 MOST_PROBLEMS = 4096  # whose ids are remembered
 
 
@@ -432,6 +434,8 @@ class Store:
             measures[STEPS] = turn.step_scores
         if turn.blocks:
             measures[BLOCKS] = turn.blocks
+        if turn.judgement:
+            measures[JUDGEMENT] = turn.judgement
         row = (
             attempt,
             position,
@@ -576,6 +580,8 @@ class Store:
                 bill += Bill(prompt, thinking, answer, seconds, cached_tokens=cached, cost=cost)
                 if cell.methods:
                     bill += self._parts(cell)
+                if judge_of_task(cell.task):
+                    bill += self._judging(cell)
         return answers, bill
 
     def _billed_cost(self, cell: StudyCell, answers: int) -> float | None:
@@ -595,13 +601,22 @@ class Store:
         """Return what the bills of a cell's answered attempts say of rewards and other models."""
         amounts: dict[str, float] = {}
         for part in PARTS:
-            sums = ", ".join(f"TOTAL(json_extract(details, '$.{name}'))" for name in part)
-            sql = f"""SELECT {sums} FROM attempt JOIN problem ON problem.id = attempt.problem
-                      WHERE {ASKED} AND status NOT IN ('failed', 'open')
-                      AND details LIKE '%"{part[-1]}"%'"""
-            row = self._db.execute(sql, self._asked(cell)).fetchone()
-            amounts |= dict(zip(part, row, strict=True))
+            amounts |= self._summed_details(cell, part)
         return _with_parts(Bill(), amounts)
+
+    def _judging(self, cell: StudyCell) -> Bill:
+        """Return what a cell's answered attempts have cost the task's judge."""
+        sums = self._summed_details(cell, tuple(Judgement().bill()))
+        return _with_parts(Bill(), dict(zip(REWARD, sums.values(), strict=True)))
+
+    def _summed_details(self, cell: StudyCell, names: Sequence[str]) -> dict[str, float]:
+        """Return the sums of details that stand together, over a cell's answered attempts."""
+        sums = ", ".join(f"TOTAL(json_extract(details, '$.{name}'))" for name in names)
+        sql = f"""SELECT {sums} FROM attempt JOIN problem ON problem.id = attempt.problem
+                  WHERE {ASKED} AND status NOT IN ('failed', 'open')
+                  AND details LIKE '%"{names[-1]}"%'"""
+        row = self._db.execute(sql, self._asked(cell)).fetchone()
+        return dict(zip(names, row, strict=True))
 
     def sum_of_squares(self, cell: StudyCell) -> float:
         """Return the sum of the squared tokens of the answered attempts of a cell."""
@@ -833,6 +848,7 @@ def _turns(db: sqlite3.Connection, attempt: int) -> Iterator[Completion]:
         cost = measures.pop(BILLED_COST, None)
         step_scores = tuple((end, score) for end, score in measures.pop(STEPS, ()))
         blocks = measures.pop(BLOCKS, "")
+        judgement = measures.pop(JUDGEMENT, None)
         yield Completion(
             thinking,
             answer,
@@ -841,4 +857,5 @@ def _turns(db: sqlite3.Connection, attempt: int) -> Iterator[Completion]:
             measures,
             blocks=blocks,
             step_scores=step_scores,
+            judgement=Judgement(*judgement) if judgement else None,
         )

@@ -16,8 +16,18 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
 
-from ponder.core import Method, Model, Problem, Request, UserError, error_at, plugins
-from ponder.core.capabilities import ChecksPrompts, Measuring, WithWarning, grade_turns, solve_turns
+from ponder.core import Batched, Method, Model, Problem, Request, UserError, error_at, plugins
+from ponder.core.capabilities import (
+    GRADER,
+    JUDGED,
+    LABEL,
+    ChecksPrompts,
+    Measuring,
+    WithWarning,
+    grade_turns,
+    judge_of_task,
+    solve_turns,
+)
 from ponder.core.errors import Location
 from ponder.core.settings import Table, base, build, check_keys, check_name, convert, variants
 from ponder.study.cell import StudyCell
@@ -41,6 +51,8 @@ def check(study: StudySpec) -> None:
     if study.train:
         study.training_problems  # noqa: B018 builds the tasks of every [[train]]
     for cells in _by_task(study.cells):
+        with error_at(study.where):
+            _check_judge(cells[0])
         if not study.chooses_sizes:  # such a run begins with small sizes
             with error_at(f"{study.where}: task `{cells[0].label.task}`"):
                 _check_problem(max(cells, key=lambda cell: cell.size))
@@ -65,6 +77,7 @@ def warnings(study: StudySpec) -> list[str]:
                 f"model `{cell.label.base}` samples at temperature {temperature:g}; "
                 f"most servers refuse more than {HOTTEST}"
             )
+    lines += dict.fromkeys(_judges_itself(cell) for cell in study.cells)
     return [f"warning: {study.where}: {line}" for line in lines if line]
 
 
@@ -120,6 +133,34 @@ def _check_models(study: StudySpec) -> None:
         if not study.chooses_sizes:  # such a run may never get to this size
             with error_at(f"{location}, task `{cell.label.task}`, size {cell.size}"):
                 _check_prompts(cell)
+
+
+def _check_judge(cell: StudyCell) -> None:
+    """Check that a task's judge is ready."""
+    judge = judge_of_task(cell.task)
+    if judge is None:
+        return
+    with error_at(f"judge of task `{cell.label.task}`"):
+        judge.ready()
+        if isinstance(judge, Batched) and judge.sends_batches():
+            raise UserError(
+                "a judge answers while the run waits, so it can't be asked in batch jobs",
+                hint="remove `batch` from its table",
+            )
+
+
+def _judges_itself(cell: StudyCell) -> str:
+    """Return a warning if a model judges its own replies."""
+    judge = judge_of_task(cell.task)
+    if judge is None or (judge.server(), judge.title()) != (
+        cell.model.server(),
+        cell.model.title(),
+    ):
+        return ""
+    return (
+        f"model `{cell.label.base}` judges its own replies in task `{cell.label.task}`, "
+        "and models favour their own; name another `judge`, or check it with `labels`"
+    )
 
 
 def _model_and_methods(cell: StudyCell) -> list[Model | Method]:
@@ -309,6 +350,8 @@ def _recorded(cell: StudyCell) -> set[str] | None:
             if value is not None:
                 names.add(key)
                 names.add(f"{use.name}.{key}")
+    if judge_of_task(cell.task):
+        return names | {GRADER, JUDGED, LABEL}
     problem = next(cell.asked(), None)
     if problem is not None:
         # the details that the task's grader records of a right answer

@@ -109,7 +109,7 @@ def _by_server(cells: Iterable[StudyCell]) -> dict[str, list[Model]]:
     """Return the models that each server answers for, also those that methods ask."""
     groups: dict[str, dict[int, Model]] = {}
     for cell in cells:
-        for model in (cell.model, *cell.asks(), *cell.prepared_by()):
+        for model in (cell.model, *cell.other_models()):
             server = model.server()
             if server:
                 groups.setdefault(server, {})[id(model)] = model

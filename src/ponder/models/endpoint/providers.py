@@ -8,6 +8,7 @@ server of your own, the study says it: `provider = "vllm"`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -63,6 +64,7 @@ PROVIDERS: dict[str, Provider] = {
 }
 
 
+@lru_cache  # asked for with every request
 def provider_of(url: str) -> str:
     """Return the provider whose API has this address; "" if it is none of them."""
     host = _host(url)

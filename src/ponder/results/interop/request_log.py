@@ -32,8 +32,9 @@ from ponder.models.endpoint.reply import Malformed, Reply, bill
 from ponder.results.interop import request_records as shapes
 from ponder.results.interop.eval_logs import Log, Sample, Score, decode, size_of
 from ponder.results.interop.request_records import Exchange, Unusable
+from ponder.tasks.grading.line import ProblemLine
 from ponder.tasks.imported import Imported
-from ponder.tasks.jsonl import LINE, Jsonl, ProblemLine
+from ponder.tasks.jsonl import LINE, Jsonl
 
 EXAMPLE = (
     '{"request": {"model": "m", "messages": […]}, "response": {"choices": […], "usage": {…}}, '

@@ -36,6 +36,7 @@ from ponder.stats.paired import bonett_price, smoothed
 
 ANALYSES = 10
 POWER = 0.8  # with which all problems find the planned difference
+PLANNED = z_quantile(0.975) + z_quantile(POWER)  # the expected z of all problems
 FUTILE = 0.1  # conditional power below which a run ends
 
 
@@ -77,17 +78,12 @@ class Paired:
         return ""
 
     def _conditional_power(self, z: float, error: float, n: int) -> float:
-        """Return the probability of a clear difference at the end, if the planned one is real.
-
-        With a fraction f of the information, the final z is normal with mean z·√f + planned·(1 - f)
-        and variance 1 - f (Jennison & Turnbull 2000, ch. 10).
-        """
+        """Return the probability of a clear difference at the end, if the planned one is real."""
         fraction = n / self.problems
-        planned = z_quantile(0.975) + z_quantile(POWER)  # the expected z of all problems
+        planned = PLANNED
         if self.effect:
             planned = self.effect / (error * math.sqrt(fraction))
-        lacking = pocock(self.level, 2) - z * math.sqrt(fraction) - planned * (1 - fraction)
-        return NormalDist().cdf(-lacking / math.sqrt(max(1 - fraction, 1e-9)))
+        return conditional_power(z, fraction, planned, pocock(self.level, 2))
 
     def difference(self, scores: Sequence[Floats]) -> Estimate:
         """Return the first minus the second, with an interval valid whatever made the run stop."""
@@ -143,6 +139,32 @@ def valid_difference(differences: Floats, level: float, analyses: int = ANALYSES
     n = len(differences)
     critical_value = as_t(pocock(level, 2, analyses), n)
     return replace(bonett_price(differences, critical_value), attempts=2 * n)
+
+
+def conditional_power(z: float, fraction: float, planned: float, bound: float) -> float:
+    """Return the probability that the final z is beyond a bound, after a fraction of the problems.
+
+    `planned` is the expected z of all problems. With a fraction f of the information, the final z
+    is normal with mean z·√f + planned·(1 - f) and variance 1 - f (Jennison & Turnbull 2000, ch.
+    10).
+    """
+    lacking = bound - z * math.sqrt(fraction) - planned * (1 - fraction)
+    return NormalDist().cdf(-lacking / math.sqrt(max(1 - fraction, 1e-9)))
+
+
+def nominal_level(level: float, analyses: int = ANALYSES) -> float:
+    """Return the level of a fixed-sample interval that, shown at each analysis, is valid at all."""
+    if analyses == 1:
+        return level
+    return 2 * NormalDist().cdf(pocock(level, 2, analyses)) - 1
+
+
+def valid_p_value(p_value: float, analyses: int = ANALYSES) -> float:
+    """Return a fixed-sample p-value corrected for the analyses at which a run may have ended."""
+    if analyses == 1:
+        return p_value
+    z = NormalDist().inv_cdf(1 - min(p_value, 1.0) / 2)
+    return 1 - _inside([z] * analyses, 2)
 
 
 def analysis_sizes(problems: int, analyses: int = ANALYSES) -> list[int]:
