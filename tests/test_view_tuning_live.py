@@ -72,6 +72,9 @@ def test_nothing_is_cut_on_a_phone(browser, address, scheme) -> None:
         wide = """() => [...document.querySelectorAll("#tuning *")].filter((one) =>
             one.offsetParent && one.getBoundingClientRect().right > 390).map((one) => one.outerHTML)"""
         assert page.evaluate(wide) == []
+        overflowing = """() => [...document.querySelectorAll(".table:has(.settings), .choice")].filter(
+            (one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.outerHTML)"""
+        assert page.evaluate(overflowing) == []
         folded = section.locator(".settings td[data-title]").first
         title = folded.evaluate("(one) => getComputedStyle(one, '::before').content")
         assert title == '"accuracy %"'
