@@ -60,7 +60,7 @@ def tune(
     volume: float | None,
     stored: bool,
 ) -> None:
-    """Find the cheapest setting of STUDY that is good enough, and what it saves.
+    """Find the cheapest setting of STUDY that is good enough.
 
     Good enough is an accuracy that is not worse than the reference's by more than --margin, or at
     least --floor. The settings are the models, methods and swept keys of the study. Those that are
