@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ponder.core import UserError
 from ponder.core.plugins import nearest
-from ponder.core.text import printable
+from ponder.core.text import points, printable
 
 if TYPE_CHECKING:
     from ponder.cli.sides import Model
@@ -24,9 +23,9 @@ Tasks: TypeAlias = "Mapping[str, tuple[list[Outcome], list[Outcome]]]"
 WORSE = "worse"
 INCONCLUSIVE = "inconclusive"
 THRESHOLD = re.compile(
-    r"(?P<measure>[a-z]+)\s*(?P<side>[<>])\s*(?P<limit>[+−-]?\d+(?:\.\d+)?)\s*(?P<unit>%|points)?"
+    r"(?P<quantity>[a-z]+)\s*(?P<side>[<>])\s*(?P<limit>[+−-]?\d+(?:\.\d+)?)\s*(?P<unit>%|points)?"
 )
-MEASURES = ("accuracy", "tokens", "cost", "seconds")
+QUANTITIES = ("accuracy", "tokens", "cost", "seconds")
 EXAMPLES = "--fail-if worse, --fail-if 'tokens > +10%', --fail-if 'accuracy < -2'"
 
 
@@ -53,7 +52,7 @@ class Gate:
 
     @property
     def about_costs(self) -> bool:
-        return any(condition.measure == "cost" for condition in self.conditions)
+        return any(condition.quantity == "cost" for condition in self.conditions)
 
     def judged(
         self,
@@ -178,12 +177,12 @@ def _condition(text: str) -> Condition:
     if text == WORSE:
         return WORSE_CONDITION
     match = THRESHOLD.fullmatch(text.strip())
-    measure: Any = match["measure"] if match else re.split(r"[\s<>=]", text.strip())[0]
-    if measure not in MEASURES:
+    quantity: Any = match["quantity"] if match else re.split(r"[\s<>=]", text.strip())[0]
+    if quantity not in QUANTITIES:
         raise UserError(
             f"there is no condition `{text}`",
             where="--fail-if",
-            hint=nearest(measure, [WORSE, INCONCLUSIVE, *(f"{name} > …" for name in MEASURES)])
+            hint=nearest(quantity, [WORSE, INCONCLUSIVE, *(f"{name} > …" for name in QUANTITIES)])
             + f"; for example {EXAMPLES}",
         )
     if not match:
@@ -194,33 +193,33 @@ def _condition(text: str) -> Condition:
         )
     limit = float(match["limit"].replace("−", "-"))
     above = match["side"] == ">"
-    if measure == "accuracy":
+    if quantity == "accuracy":
         if match["unit"] == "%":
             raise UserError(
                 "a limit of accuracy is in points, not in percent",
                 where="--fail-if",
                 hint="--fail-if 'accuracy < -2' fails at a loss of more than 2 points",
             )
-        return Condition(text, measure, above, limit / 100)
+        return Condition(text, quantity, above, limit / 100)
     if match["unit"] != "%":
         raise UserError(
-            f"a limit of {measure} is a change in percent",
+            f"a limit of {quantity} is a change in percent",
             where="--fail-if",
-            hint=f"--fail-if '{measure} {match['side']} {limit:+g}%'",
+            hint=f"--fail-if '{quantity} {match['side']} {limit:+g}%'",
         )
     if limit <= -100:
-        raise UserError(f"{measure} can't fall by {-limit:g} %", where="--fail-if")
-    return Condition(text, measure, above, 1 + limit / 100)
+        raise UserError(f"{quantity} can't fall by {-limit:g} %", where="--fail-if")
+    return Condition(text, quantity, above, 1 + limit / 100)
 
 
 def check_measures(conditions: Iterable[Condition], models: Sequence[Model]) -> None:
     """Raise `UserError` if a condition is about costs or seconds that a model doesn't have."""
     for condition in conditions:
-        if condition.measure == "cost":
+        if condition.quantity == "cost":
             _check_costs(condition, models)
         for model in models:
             recorded = any(outcome.seconds for outcome in model.outcomes)
-            if condition.measure == "seconds" and model.outcomes and not recorded:
+            if condition.quantity == "seconds" and model.outcomes and not recorded:
                 raise UserError(
                     f"`{condition.text}`: no seconds were recorded of `{model.label}` in "
                     f"{model.file}",
@@ -253,23 +252,18 @@ def effect_text(judgement: Judgement) -> str:
     """Return what was measured: `accuracy −4.0 points [−9.2, +1.1]`, `tokens +23 % [+19, +27]`."""
     effect = judgement.effect
     assert effect is not None
-    measure = judgement.condition.measure
-    if measure in ("verdict", "accuracy"):
-        value, low, high = (_signed(100 * x) for x in (effect.value, effect.low, effect.high))
-        return f"accuracy {value} points [{low}, {high}]"
-    value, low, high = (_signed(100 * (x - 1)) for x in (effect.value, effect.low, effect.high))
-    return f"{measure} {value} % [{low}, {high}]"
-
-
-def _signed(value: float) -> str:
-    if math.isinf(value):
-        return "?"
-    return f"{round(value, 1) + 0.0:+.1f}".replace("-", "−")
+    quantity = judgement.condition.quantity
+    if quantity in ("verdict", "accuracy"):
+        ends = f"[{points(effect.low)}, {points(effect.high)}]"
+        return f"accuracy {points(effect.value)} points {ends}"
+    # Changes in percent have the digits of percentage points.
+    ends = f"[{points(effect.low - 1)}, {points(effect.high - 1)}]"
+    return f"{quantity} {points(effect.value - 1)} % {ends}"
 
 
 def limit_text(condition: Condition) -> str:
     """Return a condition's limit: `+10 %`, `−2 points`."""
-    if condition.measure == "accuracy":
+    if condition.quantity == "accuracy":
         return f"{100 * condition.limit:+g} points".replace("-", "−")
     return f"{100 * (condition.limit - 1):+.4g} %".replace("-", "−")
 

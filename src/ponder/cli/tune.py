@@ -129,7 +129,7 @@ def _step(step: Step, result: Tuning, compare_command: Callable[[str, str], str]
     gained = count(len(step.gained), "problem")
     sentence = f"{step.first} → {step.second}: gains {gained}, loses {len(step.lost)}"
     for label in (step.first, step.second):
-        setting = result.called(label)
+        setting = result.by_label(label)
         if setting is None or not setting.is_variant:  # `ponder compare` knows variants alone
             return sentence
     largest = max(change.size for change in step.changes)

@@ -37,7 +37,7 @@ from ponder.stats.frontier import Verdict
 from ponder.stats.ratios import Pair, per_attempt, token_logs
 
 Status = Literal["pass", "fail", "inconclusive"]
-Measure = Literal["verdict", "accuracy", "tokens", "cost", "seconds"]
+Quantity = Literal["verdict", "accuracy", "tokens", "cost", "seconds"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Condition:
     """A condition under which a gate fails: `worse`, or a limit that a quantity may not exceed."""
 
     text: str  # as its user wrote it
-    measure: Measure
+    quantity: Quantity
     above: bool = False  # whether it fails above the limit, or below it
     limit: float = 0.0  # of B − A for accuracy, of B / A for the others
 
@@ -122,7 +122,7 @@ def _unlikely(
         return False
     condition = judgement.condition
     ends = [effect.value, effect.low, effect.high, condition.limit]
-    if condition.measure not in ("verdict", "accuracy"):
+    if condition.quantity not in ("verdict", "accuracy"):
         if effect.low <= 0 or math.isinf(effect.high):
             return False
         ends = [math.log(end) for end in ends]
@@ -151,26 +151,26 @@ def _of_threshold(condition: Condition, pair: Pair, level: float) -> Judgement:
     if pair.problems < FEWEST_PAIRS:
         why = f"fewer than {FEWEST_PAIRS} problems in common"
         return Judgement(condition, "inconclusive", why=why)
-    interval = _effect(condition.measure, pair)
+    interval = _effect(condition.quantity, pair)
     if interval is None:
-        why = f"one of them has no {condition.measure}"
+        why = f"one of them has no {condition.quantity}"
         return Judgement(condition, "inconclusive", why=why)
     effect = interval(level)
     return Judgement(condition, condition.exceeded(effect), effect)
 
 
-def _effect(measure: Measure, pair: Pair) -> Callable[[float], Estimate] | None:
+def _effect(quantity: Quantity, pair: Pair) -> Callable[[float], Estimate] | None:
     """Return B − A or B / A as a function of the level; None if it can't be measured."""
-    if measure == "accuracy":
+    if quantity == "accuracy":
         return difference_in_accuracy(pair.first.variant, pair.second.variant)
-    if measure == "tokens":
+    if quantity == "tokens":
         curves = token_logs(pair)
         if curves is None:
             return None
         first, second = curves.overall
         return second.over(first)
     of_a, of_b = pair.sides
-    if measure == "cost":
+    if quantity == "cost":
         logs = per_attempt(of_a.cost, of_a), per_attempt(of_b.cost, of_b)
     else:
         logs = per_attempt(of_a.seconds, of_a), per_attempt(of_b.seconds, of_b)

@@ -1,22 +1,22 @@
-"""Find the cheapest setting that is good enough, and ask no more than that takes.
+"""Find the cheapest setting that is good enough, with as few attempts as that takes.
 
     design = Cheapest(problems=400, margin=0.02)
-    while any(more := design.next(scores)):  # per setting: problems × (accuracy, cost) so far
-        ...  # ask that many more problems of each setting
+    while any(more := design.next(scores)):  # `scores`: per setting, problems × (accuracy, cost)
+        ...  # run `more[i]` more problems with setting i, and append their rows to `scores[i]`
 
 A setting is good enough if it is not worse than the reference by more than the margin. The
 reference is one of the settings, or whichever is the most accurate; or there is none, and the
-accuracy must be at least `floor`. At ten interim analyses, on the problems that all settings in the
-running have answered,
+accuracy must be at least `floor`. At each of ten interim analyses, the settings that are still
+active are compared on the problems that all of them have answered:
 
 - a setting is *good* once it is surely not worse by the margin than any that may be the best,
 - *weak* once it is surely worse by more than the margin,
-- and *open* otherwise. It is no longer asked if a good setting is surely cheaper, or if the
+- and *open* otherwise. It is no longer active if a good setting is surely cheaper, or if the
   remaining problems would hardly show that it is good (futility).
 
 The cheapest good setting is the choice. A wrong choice is a setting that was called good and is
-not, so the level is shared among the settings (Bonferroni), and each test keeps its part over all
-analyses. The boundary for good starts high and ends near that of a single analysis (Wang & Tsiatis
+not, so the error rate is divided among the settings (Bonferroni), and each test keeps its share
+over all analyses. The boundary for good starts high and ends near that of a single analysis (Wang & Tsiatis
 1987). The one for worse is the same at every analysis (Pocock 1977), so that weak settings are
 dropped early; it gets a fifth of the error, because nobody is compared any more with a setting that
 is worse than another. benchmarks/coverage_tune.py simulates how often the choice is wrong.
@@ -40,31 +40,31 @@ from ponder.stats.paired import bonett_price, difference_sums, smoothed_sums
 
 Quality: TypeAlias = Literal["good", "weak", "open"]
 
-# Shapes of the boundaries: what is good shows late, what is weak shows early.
+# Shapes of the boundaries: settings are called good late, and weak early.
 SHAPE = 0.25  # half-way between Pocock's and O'Brien & Fleming's
 POCOCK = 0.5
 WORSE = 0.2  # fraction of the error that goes to calling a setting worse than another
 FUTILE = 0.1  # probability of ever being called good below which a setting is no longer asked
-POWER = 0.8  # with which as many problems as `problems_to_decide` would decide
+POWER = 0.8  # of the test after as many problems as `problems_to_decide` returns
 
 
 @dataclass(slots=True)
 class Standing:
-    """Where the settings stand after an analysis."""
+    """What is known of the settings after an analysis."""
 
     quality: list[Quality]
-    asked: Bools  # which settings get more problems
+    active: Bools  # which settings get more problems
     choice: int | None = None  # the cheapest good setting
     # [i, j]: i is surely not worse than j by the margin
-    holds: Bools = field(default_factory=lambda: np.zeros((0, 0), dtype=np.bool_))
+    not_worse: Bools = field(default_factory=lambda: np.zeros((0, 0), dtype=np.bool_))
     beaten: Bools = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))  # surely not best
-    analyses: int = 0  # so far
+    analyses: int = 0  # done so far
     ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Cheapest:
-    """The settings of the design. The state is in the scores that are passed to its methods."""
+    """The design: the state is not here but in the scores that are passed to its methods."""
 
     problems: int  # per setting, at most
     margin: float = 0.02
@@ -82,28 +82,28 @@ class Cheapest:
             return [0] * len(scores)
         size = sizes[standing.analyses]
         more = []
-        for score, is_asked in zip(scores, standing.asked, strict=True):
-            more.append(size - len(score) if is_asked else 0)
+        for score, is_active in zip(scores, standing.active, strict=True):
+            more.append(size - len(score) if is_active else 0)
         return more
 
     def standing(self, scores: Sequence[Floats]) -> Standing:
-        """Return what the analyses so far have found, by repeating them."""
+        """Repeat the analyses so far, and return what is known after the last of them."""
         settings = len(scores)
         standing = Standing(
             quality=["open"] * settings,
-            asked=np.ones(settings, dtype=np.bool_),
-            holds=np.eye(settings, dtype=np.bool_),
+            active=np.ones(settings, dtype=np.bool_),
+            not_worse=np.eye(settings, dtype=np.bool_),
             beaten=np.zeros(settings, dtype=np.bool_),
         )
         if self.reference is not None:
             standing.quality[self.reference] = "good"
             standing.choice = self.reference
         for size in self._sizes():
-            fewest = min(len(scores[i]) for i in np.flatnonzero(standing.asked).tolist())
+            fewest = min(len(scores[i]) for i in np.flatnonzero(standing.active).tolist())
             if fewest < size:
                 break
             self._analyse(scores, size, standing)
-            if not standing.asked.any():
+            if not standing.active.any():
                 standing.ended = True
                 break
         else:
@@ -117,7 +117,7 @@ class Cheapest:
         """Update the standing by the analysis of the first `size` problems."""
         analysis = standing.analyses
         standing.analyses += 1
-        settings: list[int] = np.flatnonzero(standing.asked).tolist()
+        settings: list[int] = np.flatnonzero(standing.active).tolist()
         rows = np.array([scores[i][:size] for i in settings])
         rows = rows[:, ~np.isnan(rows).any(axis=(0, 2))]  # problems that all of them answered
         n = rows.shape[1]
@@ -140,11 +140,11 @@ class Cheapest:
                 extra = self.extra_cost(scores, i, standing.choice, size)
             if extra <= sure_worse:
                 candidates.append(i)
-        standing.asked[:] = False
-        standing.asked[candidates] = True
+        standing.active[:] = False
+        standing.active[candidates] = True
         if self.floor is None:
             for i in candidates:
-                standing.asked |= self._opponents(i, standing)
+                standing.active |= self._opponents(i, standing)
 
     def _compare(
         self,
@@ -154,19 +154,19 @@ class Cheapest:
         sure_good: float,
         sure_worse: float,
     ) -> list[float]:
-        """Compare settings with each other; return each one's probability to be called good."""
+        """Compare settings with each other; return for each the probability to be called good."""
         n = accuracy.shape[1]
         # In the matrices [i, j], setting j is compared with setting i.
         lead, error = smoothed_sums(*difference_sums(accuracy), n)
         np.fill_diagonal(lead, 0.0)
         np.fill_diagonal(error, 1.0)
-        # A setting that is worse by the margin differs on some problems. If it hasn't been seen to,
-        # the error is still that of such a setting (the null hypothesis, as in Tango's test).
+        # A setting that is worse by the margin differs on some problems. If no difference was
+        # seen, the error is still that of such a setting (under H0, as in Tango's test).
         least_variance = max(0.0, self.margin / self.samples - self.margin**2)
         null_error = np.maximum(error, math.sqrt(least_variance / n))
-        not_worse = (lead + self.margin) / null_error > sure_good
+        clear_of_margin = (lead + self.margin) / null_error > sure_good
         block = np.ix_(settings, settings)
-        standing.holds[block] |= not_worse.T
+        standing.not_worse[block] |= clear_of_margin.T
         surely_ahead = lead - sure_worse * error
         standing.beaten[settings] |= (surely_ahead > 0).any(axis=1)
         too_far_ahead = surely_ahead > self.margin
@@ -204,7 +204,7 @@ class Cheapest:
         sure_good: float,
         sure_worse: float,
     ) -> list[float]:
-        """Compare settings with the floor; return each one's probability to be called good."""
+        """Compare settings with the floor; return for each the probability to be called good."""
         assert self.floor is not None
         power = []
         for k, i in enumerate(settings):
@@ -228,13 +228,13 @@ class Cheapest:
         """Return the settings that may be the best, and that `i` may still be too far behind."""
         if self.reference is not None:
             opponents = np.zeros(len(standing.quality), dtype=np.bool_)
-            opponents[self.reference] = not standing.holds[i, self.reference]
+            opponents[self.reference] = not standing.not_worse[i, self.reference]
             return opponents
         is_weak = np.array([quality == "weak" for quality in standing.quality])
-        return np.asarray(~standing.holds[i] & ~standing.beaten & ~is_weak)
+        return np.asarray(~standing.not_worse[i] & ~standing.beaten & ~is_weak)
 
     def _bound(self, test: Literal["good", "worse"], settings: int, analysis: int, n: int) -> float:
-        """Return the standard errors of a sure finding at an analysis of n problems."""
+        """Return how many standard errors a test needs at an analysis of n problems."""
         error = (1 - self.level) * (1 - WORSE)
         shape = SHAPE
         if test == "worse":
@@ -247,8 +247,8 @@ class Cheapest:
     def _power(self, lead: float, error: float, n: int, standing: Standing) -> float:
         """Return the probability that a setting is called good by the last analysis.
 
-        It is assumed to be as accurate as the other, or as far ahead as it is now (Jennison &
-        Turnbull 2000, ch. 10).
+        The conditional power if it is as accurate as the other setting, or as far ahead as it is
+        now (Jennison & Turnbull 2000, ch. 10).
         """
         fraction = min(1.0, n / self.problems)
         if fraction == 1:
@@ -278,7 +278,7 @@ class Cheapest:
         self, scores: Sequence[Floats], i: int, j: int, size: int | None = None
     ) -> float:
         """Return by how many standard errors setting i is more expensive than setting j."""
-        first, second = _common(scores[i][:size], scores[j][:size])
+        first, second = _both_answered(scores[i][:size], scores[j][:size])
         differences = first[:, 1] - second[:, 1]
         n = len(differences)
         if n < FEWEST_PAIRS:
@@ -294,32 +294,39 @@ class Cheapest:
 
         Its lower end is the bound by which `i` is called good: it holds for all settings at once.
         """
-        first, second = _common(scores[i], scores[j])
+        first, second = _both_answered(scores[i], scores[j])
         n = len(first)
-        bound = self._bound("good", len(scores), self._analysis_of(scores, i, j), max(2, n))
+        bound = self._bound(
+            "good", len(scores), self._last_common_analysis(scores, i, j), max(2, n)
+        )
         return replace(bonett_price(first[:, 0] - second[:, 0], bound), attempts=2 * n)
 
     def saving(self, scores: Sequence[Floats], i: int, j: int) -> Estimate:
         """Return the fraction that i costs less than j, with an interval valid at every analysis."""
-        first, second = _common(scores[i], scores[j])
+        first, second = _both_answered(scores[i], scores[j])
         n = len(first)
         cost = first[:, 1]
         other_cost = second[:, 1]
-        if n < FEWEST_PAIRS or cost.mean() <= 0 or other_cost.mean() <= 0:
+        mean = cost.mean()
+        other_mean = other_cost.mean()
+        if n < FEWEST_PAIRS or mean <= 0 or other_mean <= 0:
             return Estimate(math.nan, -math.inf, 1.0, 2 * n, n)
-        log_ratio = math.log(cost.mean() / other_cost.mean())
-        influence = cost / cost.mean() - other_cost / other_cost.mean()
+        log_ratio = math.log(mean / other_mean)
+        # what each problem adds to the error of the log ratio (delta method)
+        influence = cost / mean - other_cost / other_mean
         error = float(influence.std(ddof=1)) / math.sqrt(n)
-        values = boundary(self.level, 2, len(self._sizes()), SHAPE)
-        half = as_t(values[self._analysis_of(scores, i, j)], n) * error
-        low = 1 - math.exp(min(700.0, log_ratio + half))
-        high = 1 - math.exp(log_ratio - half)
-        return Estimate(1 - math.exp(log_ratio), low, high, 2 * n, n)
+        bounds = boundary(self.level, 2, len(self._sizes()), SHAPE)
+        analysis = self._last_common_analysis(scores, i, j)
+        half_width = as_t(bounds[analysis], n) * error
+        ratio = math.exp(log_ratio)
+        lowest_ratio = math.exp(log_ratio - half_width)
+        highest_ratio = math.exp(min(700.0, log_ratio + half_width))
+        return Estimate(1 - ratio, 1 - highest_ratio, 1 - lowest_ratio, 2 * n, n)
 
     def shortfall(self, scores: Sequence[Floats], i: int, j: int | None) -> float:
-        """Return the accuracy that i lacks to be good enough, as measured, negative if none.
+        """Return how far i is below the limit of good enough, as measured; negative if above.
 
-        It is compared with j, or with the floor if there is one.
+        The limit is the floor if there is one, or else the accuracy of j minus the margin.
         """
         above = self._above_limit(scores, i, j)
         if not len(above):
@@ -329,7 +336,8 @@ class Cheapest:
     def problems_to_decide(self, scores: Sequence[Floats], i: int, j: int | None) -> float:
         """Return how many more problems would decide whether i is good enough, compared with j.
 
-        With 80 % power, if they differ as they do now; infinite if it is right at the limit.
+        They decide with 80 % power if the accuracies are as measured so far. Infinite if i is
+        exactly at the limit.
         """
         above = self._above_limit(scores, i, j)
         n = len(above)
@@ -343,22 +351,22 @@ class Cheapest:
         return max(1.0, math.ceil(needed - n))
 
     def _above_limit(self, scores: Sequence[Floats], i: int, j: int | None) -> Floats:
-        """Return by problem how far i is above what is good enough."""
+        """Return for each problem how far i is above the limit of good enough."""
         if self.floor is not None:
             answered = ~np.isnan(scores[i]).any(axis=1)
             return np.asarray(scores[i][answered, 0] - self.floor)
         assert j is not None
-        first, second = _common(scores[i], scores[j])
+        first, second = _both_answered(scores[i], scores[j])
         return np.asarray(first[:, 0] - second[:, 0] + self.margin)
 
-    def _analysis_of(self, scores: Sequence[Floats], i: int, j: int) -> int:
-        """Return the analysis that two settings have in common last."""
+    def _last_common_analysis(self, scores: Sequence[Floats], i: int, j: int) -> int:
+        """Return the number of the last analysis that both settings were part of."""
         size = min(len(scores[i]), len(scores[j]))
         reached = [k for k, problems in enumerate(self._sizes()) if problems <= size]
         return reached[-1] if reached else 0
 
 
-def _common(first: Floats, second: Floats) -> tuple[Floats, Floats]:
+def _both_answered(first: Floats, second: Floats) -> tuple[Floats, Floats]:
     """Return the rows of the problems that both settings answered."""
     n = min(len(first), len(second))
     first = first[:n]
