@@ -12,7 +12,7 @@ from ponder.cli import complete
 from ponder.cli.gate import Gate, check_measures, markdown_summary, write_junit
 from ponder.cli.options import FILE, command, load, study_options
 from ponder.cli.output import bold, say, table, tell, wrap
-from ponder.cli.sides import both_stored, with_baseline
+from ponder.cli.sides import sides_from_stores, sides_with_baseline
 from ponder.core import UserError
 from ponder.core.text import count, interval
 
@@ -126,9 +126,9 @@ def compare(
             raise UserError("A is the baseline, so only B is named", hint=hint)
         loaded = load(study, settings, models)
         run_b = command("run", study, settings, store, models)
-        sides = with_baseline(loaded, store, baseline, a, gate, run_b, asks=runs)
+        sides = sides_with_baseline(loaded, store, baseline, a, gate, run_b, asks=runs)
     else:
-        sides = both_stored(study, settings, models, (store, b_store), (a, b), b_study)
+        sides = sides_from_stores(study, settings, models, (store, b_store), (a, b), b_study)
         check_measures(gate.conditions, (sides.first, sides.second))
     if disagree is not None:
         records = disagreements(sides, disagree)

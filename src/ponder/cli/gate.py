@@ -51,7 +51,7 @@ class Gate:
         return cls(conditions, INCONCLUSIVE in texts, margin, tokens)
 
     @property
-    def about_costs(self) -> bool:
+    def needs_costs(self) -> bool:
         return any(condition.quantity == "cost" for condition in self.conditions)
 
     def judged(
@@ -61,7 +61,8 @@ class Gate:
     ) -> Judged:
         """Judge each condition on each task.
 
-        `fraction`: how much of its problems an adaptive run has asked; None: it wasn't adaptive.
+        `fraction` is how much of its problems an adaptive run has asked, or None if it wasn't
+        adaptive.
         """
         from ponder.figures._units import token_kind
         from ponder.stats.gate import judge
@@ -71,14 +72,14 @@ class Gate:
         for of_a, of_b in tasks.values():
             outcomes += [*of_a, *of_b]
         kind = token_kind(outcomes, self.tokens)
-        pairs = [pair(of_a, of_b, kind, money=self.about_costs) for of_a, of_b in tasks.values()]
+        pairs = [pair(of_a, of_b, kind, money=self.needs_costs) for of_a, of_b in tasks.values()]
         judgements = judge(pairs, self.conditions, self.margin, fraction)
         return Judged(self, dict(zip(tasks, judgements, strict=True)))
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What the attempts say of each condition of a gate, by task."""
+    """The judgement of each condition of a gate, by task."""
 
     gate: Gate
     by_task: Mapping[str, Sequence[Judgement]]
@@ -92,12 +93,12 @@ class Judged:
         return self._with_status(*statuses)
 
     def _with_status(self, *statuses: str) -> list[tuple[str, Judgement]]:
-        chosen = []
+        matching = []
         for task, judgements in self.by_task.items():
             for judgement in judgements:
                 if judgement.status in statuses:
-                    chosen.append((task, judgement))
-        return chosen
+                    matching.append((task, judgement))
+        return matching
 
     @property
     def decided(self) -> bool:

@@ -113,14 +113,14 @@ def text(result: Tuning, volume: float | None, compare_command: Callable[[str, s
             paragraphs.append(f"{bold(title)}\n{lines}")
         if not result.chosen.is_variant:
             paragraphs.append(f"{bold('Asked as')}\n{cell.label.task}")
-    used = f"{result.attempts:,} of the full plan's {count(result.full_plan, 'attempt')}"
+    basis = f"{result.attempts:,} of the full plan's {count(result.full_plan, 'attempt')}"
     if result.attempts == result.full_plan:
-        used = f"from {count(result.attempts, 'attempt')}, all that there are"
+        basis = f"from {count(result.attempts, 'attempt')}, all that there are"
     if result.adaptive:
-        used += (
+        basis += (
             "; intervals of differences and savings are valid although the run chose when to end"
         )
-    paragraphs.append(wrap(used))
+    paragraphs.append(wrap(basis))
     return "\n\n".join(paragraphs)
 
 
@@ -132,6 +132,6 @@ def _step(step: Step, result: Tuning, compare_command: Callable[[str, str], str]
         setting = result.by_label(label)
         if setting is None or not setting.is_variant:  # `ponder compare` knows variants alone
             return sentence
-    largest = max(change.size for change in step.changes)
-    shown = compare_command(step.first, step.second)
-    return f"{sentence}; {shown} --disagree {largest}"
+    command_text = compare_command(step.first, step.second)
+    largest_size = max(change.size for change in step.changes)
+    return f"{sentence}; {command_text} --disagree {largest_size}"

@@ -1,4 +1,4 @@
-"""What routing could save, as sentences, as a table and as JSON."""
+"""Reports what routing could save: as sentences, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from ponder.core import Estimate, Measure, Records
 from ponder.core.text import estimate_text, percent_text
-from ponder.stats.routing import LITTLE, Route, Routing, Scored
+from ponder.stats.routing import MIN_ORACLE_SAVING, Route, Routing, Scored
 
-ROWS = 5  # of the table, besides the best single setting and the oracle
+MAX_ROUTES = 5  # in the table, besides the best single setting and the oracle
 
 
 def routing_sentences(routing: Routing) -> list[str]:
@@ -18,9 +18,9 @@ def routing_sentences(routing: Routing) -> list[str]:
     best = routing.best
     oracle = routing.oracle
     bound = percent_text(oracle.saving)
-    most = f"choosing the right setting for each problem would save at most {bound} beside"
-    if oracle.saving.value < LITTLE:
-        return [f"Routing isn't worth it: even {most} `{routing.single}`."]
+    oracle_clause = f"choosing the right setting for each problem would save at most {bound} beside"
+    if oracle.saving.value < MIN_ORACLE_SAVING:
+        return [f"Routing isn't worth it: even {oracle_clause} `{routing.single}`."]
     sentences = []
     if best.rule.sign == "none":
         sentences.append(
@@ -44,13 +44,13 @@ def routing_sentences(routing: Routing) -> list[str]:
             f"{opening}: {rule_text(best)} saves {percent_text(best.scored.saving)} beside "
             f"`{routing.single}` and {quality}."
         )
-    sentences.append(_oracle_sentence(routing, most))
+    sentences.append(_oracle_sentence(routing, oracle_clause))
     return sentences
 
 
-def _oracle_sentence(routing: Routing, most: str) -> str:
+def _oracle_sentence(routing: Routing, clause: str) -> str:
     held_out = routing.held_out_oracle
-    sentence = f"{most[0].upper()}{most[1:]} `{routing.single}`"
+    sentence = f"{clause[0].upper()}{clause[1:]} `{routing.single}`"
     if held_out is None:
         sentence += ", an upper bound that is inflated by luck: there is one sample per problem"
     else:
@@ -88,8 +88,9 @@ def routing_table(routing: Routing, by: Measure, currency: str = "USD") -> list[
     """Return the best single setting, the oracle and the best rules as text, a heading first."""
     unit = currency if by == "cost" else by
     rows = [["policy", "escalated %", "accuracy %", unit, "saving %", "difference"]]
-    single = Scored(routing.single_accuracy, routing.single_cost, _NO_CHANGE, _NO_CHANGE)
-    rows.append([f"`{routing.single}` alone", "", *_cells(single)])
+    accuracy = estimate_text(routing.single_accuracy, scale=100)
+    single_cost = estimate_text(routing.single_cost)
+    rows.append([f"`{routing.single}` alone", "", accuracy, single_cost, "", ""])
     for route in shown_routes(routing):
         rows.append(
             [rule_text(route), estimate_text(route.escalated, scale=100), *_cells(route.scored)]
@@ -101,12 +102,12 @@ def routing_table(routing: Routing, by: Measure, currency: str = "USD") -> list[
 
 
 def shown_routes(routing: Routing) -> Sequence[Route]:
-    """Return the routes worth a row: those that save most and aren't surely too weak."""
+    """Return the routes that save most, without those that are surely too weak."""
     good = []
     for route in routing.routes:
         if route.scored.difference.high > -routing.margin and route.scored.saving.high > 0:
             good.append(route)
-    return good[:ROWS]
+    return good[:MAX_ROUTES]
 
 
 def routing_json(routing: Routing) -> dict[str, Any]:
@@ -141,12 +142,8 @@ def _route_json(route: Route) -> dict[str, Any]:
     }
 
 
-_NO_CHANGE = Estimate(0.0, 0.0, 0.0, 0, 0)
-
-
 def _cells(scored: Scored) -> list[str]:
-    if scored.saving is _NO_CHANGE:
-        return [estimate_text(scored.accuracy, scale=100), estimate_text(scored.cost), "", ""]
+    """Return accuracy, cost, saving and difference of a policy as texts."""
     return [
         estimate_text(scored.accuracy, scale=100),
         estimate_text(scored.cost),

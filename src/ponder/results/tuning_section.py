@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ponder.results.results import Results
     from ponder.stats.settings import Change
 
-LISTED = 20  # problems that a setting gains, or loses, which a page lists
-# what each verdict is called in the table, and what it means
+MAX_LISTED = 20  # problems that a page lists of those that a setting gains, or loses
+# the name of each verdict in the table, and its meaning
 MEANINGS: dict[Choice, tuple[str, str]] = {
     "chosen": ("chosen", "the cheapest that is surely good enough"),
     "good": ("good, but …", "surely good enough too, at the same cost or a higher one"),
@@ -70,7 +70,7 @@ class Reply(NamedTuple):
 
 
 class ChangedProblem(NamedTuple):
-    """A problem that one of two settings answers right more often, with a reply of each."""
+    """A problem at which two settings differ in accuracy, with a reply of each."""
 
     problem: str
     size: int
@@ -95,10 +95,10 @@ class StepLists(NamedTuple):
 
 
 class TuningSection(NamedTuple):
-    """What the page shows of a `Tuning`."""
+    """The texts and numbers of a `Tuning` that a page shows."""
 
     verdict: Sequence[str]
-    so_far: str  # how much of the run this is; "" once it has ended
+    so_far: str  # how many attempts were made so far; "" once the run has ended
     criterion: str
     headings: Sequence[str]
     rows: Sequence[Row]
@@ -204,7 +204,7 @@ def _so_far(tuning: Tuning) -> str:
 
 
 def _criterion(tuning: Tuning, results: Results) -> str:
-    """Say what is good enough, and what the settings are ordered by."""
+    """Define good enough, and name what the settings are ordered by."""
     rule = results.study.stop_rule
     assert rule is not None
     reference = f"`{rule.reference}`" if rule.reference else "the most accurate setting"
@@ -230,7 +230,7 @@ def _changed(
     title: str, changes: Sequence[Change], outcomes: Mapping[int, Outcome]
 ) -> ChangedProblems:
     listed = []
-    for change in changes[:LISTED]:
+    for change in changes[:MAX_LISTED]:
         first = _reply(change.first, outcomes, right=not change.gained)
         second = _reply(change.second, outcomes, right=change.gained)
         listed.append(ChangedProblem(change.problem, change.size, first, second))
@@ -238,7 +238,7 @@ def _changed(
 
 
 def _reply(attempts: Sequence[int], outcomes: Mapping[int, Outcome], *, right: bool) -> Reply:
-    """Return the first of a problem's attempts that is right, or the first that is wrong."""
+    """Return the first of a problem's attempts that is right, or if `right` is false, wrong."""
     for attempt in attempts:
         outcome = outcomes[attempt]
         if outcome.correct == right:

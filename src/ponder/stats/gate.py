@@ -67,7 +67,7 @@ WORSE = Condition("worse", "verdict")
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the attempts say of a condition on one task."""
+    """Whether a condition is met on one task, with the interval that it is judged by."""
 
     condition: Condition
     status: Status
@@ -83,9 +83,9 @@ def judge(
     margin: float,
     fraction: float | None = None,
 ) -> list[list[Judgement]]:
-    """Judge each condition on each task, given by its pair; None if it has no problem in common.
+    """Judge each condition on each task; a task's pair is None if no problem was answered by both.
 
-    `fraction`: how much of its problems an adaptive run has asked; None: it wasn't adaptive.
+    `fraction` is how much of its problems an adaptive run has asked, or None if it wasn't adaptive.
     """
     analyses = 1 if fraction is None else ANALYSES
     verdict_level = nominal_level(LEVEL, analyses)
@@ -95,11 +95,11 @@ def judge(
         verdicts = iter(planned_verdicts([pair for pair in pairs if pair], margin, analyses))
     judged = []
     for pair in pairs:
-        of_task = []
+        task_judgements = []
         for condition in conditions:
             if pair is None:
                 why = "no problem was answered by both"
-                of_task.append(Judgement(condition, "inconclusive", why=why))
+                task_judgements.append(Judgement(condition, "inconclusive", why=why))
                 continue
             if condition == WORSE:
                 difference = difference_in_accuracy(pair.first.variant, pair.second.variant)
@@ -108,8 +108,8 @@ def judge(
             else:
                 judgement = _of_threshold(condition, pair, level)
                 unlikely = _unlikely(judgement, fraction, level)
-            of_task.append(replace(judgement, unlikely=unlikely))
-        judged.append(of_task)
+            task_judgements.append(replace(judgement, unlikely=unlikely))
+        judged.append(task_judgements)
     return judged
 
 
@@ -121,12 +121,12 @@ def _unlikely(
     if judgement.status != "inconclusive" or effect is None or not fraction or fraction >= 1:
         return False
     condition = judgement.condition
-    ends = [effect.value, effect.low, effect.high, condition.limit]
+    numbers = [effect.value, effect.low, effect.high, condition.limit]
     if condition.quantity not in ("verdict", "accuracy"):
         if effect.low <= 0 or math.isinf(effect.high):
             return False
-        ends = [math.log(end) for end in ends]
-    value, low, high, limit = ends
+        numbers = [math.log(number) for number in numbers]
+    value, low, high, limit = numbers
     bound = z_quantile((1 + level) / 2)
     error = (high - low) / (2 * bound)
     if not error:

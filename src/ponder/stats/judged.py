@@ -33,9 +33,9 @@ FEWEST = 10
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One row per answered attempt."""
+    """Verdicts of a judge and of people, as columns with one row per answered attempt."""
 
-    right: Bools  # by the judge; without a verdict, such as a truncated attempt, False
+    right: Bools  # by the judge; False without a verdict, such as for a truncated attempt
     judged: Bools  # whether there is a verdict
     labelled: Bools  # whether a person has judged it too
     label: Bools  # right by that person
@@ -66,7 +66,7 @@ def judged(outcomes: Sequence[Outcome]) -> Judged:
 
 
 def corrected(data: Judged, level: float = 0.95) -> Estimate | None:
-    """Return the accuracy that people would have found; None if too few replies are labelled."""
+    """Return the accuracy by people's standard; None if too few replies are labelled."""
     if data.labelled_problems() < FEWEST:
         return None
     value, effective = _prediction_powered(data, level)
@@ -82,7 +82,7 @@ def corrected(data: Judged, level: float = 0.95) -> Estimate | None:
 
 
 def agreement(data: Judged, level: float = 0.95) -> tuple[Estimate, Estimate]:
-    """Return how often the judge says right of right replies, and of wrong ones."""
+    """Return the fraction of right replies that the judge calls right, and that of wrong ones."""
     return _rate(data, data.right, data.label, level), _rate(data, data.right, ~data.label, level)
 
 
@@ -121,7 +121,7 @@ def _prediction_powered(data: Judged, level: float) -> tuple[float, float]:
 
 
 def _labelled_means(data: Judged) -> tuple[Floats, Floats, Bools]:
-    """Return each problem's mean label and mean verdict on labelled replies, and if it has any."""
+    """Return each problem's mean label and mean verdict on labelled replies, and whether it has any."""
     problem = np.unique(data.problem, return_inverse=True)[1].astype(np.int64)
     count = summed(data.labelled, problem)
     labelled = count > 0
@@ -137,11 +137,11 @@ def _combined(data: Judged, level: float) -> tuple[float, float]:
     has_verdict = accuracy(data.judged, data.problem, level)
     if data.judged.all():
         has_verdict = Estimate(1.0, 1.0, 1.0, has_verdict.attempts, has_verdict.problems)
-    right = _known(_rate(data, data.label, data.right, level))
-    wrong = _known(_rate(data, data.label, ~data.right, level))
+    right = _or_uninformative(_rate(data, data.label, data.right, level))
+    wrong = _or_uninformative(_rate(data, data.label, ~data.right, level))
     gain = right.value - wrong.value
     value = says_right.value * gain + has_verdict.value * wrong.value
-    parts = (
+    terms = (  # rates, and the derivatives of the estimate by them
         (says_right, gain),
         (has_verdict, wrong.value),
         (right, says_right.value),
@@ -149,9 +149,9 @@ def _combined(data: Judged, level: float) -> tuple[float, float]:
     )
     below = 0.0
     above = 0.0
-    for part, weight in parts:
-        downwards = part.value - part.low
-        upwards = part.high - part.value
+    for estimate, weight in terms:
+        downwards = estimate.value - estimate.low
+        upwards = estimate.high - estimate.value
         if weight < 0:
             downwards, upwards = upwards, downwards
         below += (weight * downwards) ** 2
@@ -166,8 +166,8 @@ def _rate(data: Judged, events: Bools, among: Bools, level: float) -> Estimate:
     return rate(summed(at_risk, problem), summed(at_risk & events, problem), level)
 
 
-def _known(part: Estimate) -> Estimate:
-    """Return a rate, or one half of which nothing is known."""
-    if math.isnan(part.value):
-        return Estimate(0.5, 0.0, 1.0, part.attempts, part.problems)
-    return part
+def _or_uninformative(estimate: Estimate) -> Estimate:
+    """Return a rate; if nothing was observed, 0.5 with the interval from 0 to 1."""
+    if math.isnan(estimate.value):
+        return Estimate(0.5, 0.0, 1.0, estimate.attempts, estimate.problems)
+    return estimate

@@ -24,7 +24,7 @@ from ponder.models.endpoint.stream import events
 
 LEVELS = ("minimal", "low", "medium", "high", "xhigh")  # few models have all of them
 DYNAMIC = -1  # a thinkingBudget: the model decides
-OWN_FIELDS = {
+RESERVED_FIELDS = {
     "model": "id = …",
     "contents": "the task writes them: ponder list tasks",
     "systemInstruction": "the task writes it: ponder list tasks",
@@ -105,7 +105,7 @@ class Gemini(Protocol):
     """Builds generateContent requests for one endpoint and reads what it sends back."""
 
     reply_name = "a reply of generateContent"
-    own_fields: ClassVar[Mapping[str, str]] = OWN_FIELDS
+    reserved_fields: ClassVar[Mapping[str, str]] = RESERVED_FIELDS
 
     @property
     def page(self) -> str:
@@ -127,7 +127,7 @@ class Gemini(Protocol):
         if effort is not None and think is not None:
             message = "Google takes an effort or a number of thinking tokens, not both"
             raise UserError(message, hint="leave out `effort` or `think`")
-        self._endpoint.dial.check("effort", "think")
+        self._endpoint.dial.check_thinking_off("effort", "think")
         config: dict[str, Any] = {}
         if effort is not None:
             if effort.lower() not in LEVELS:
@@ -149,10 +149,7 @@ class Gemini(Protocol):
         config: dict[str, Any] = {}
         if budget is not None:
             config["maxOutputTokens"] = budget
-        if endpoint.temperature is not None:
-            config["temperature"] = endpoint.temperature
-        if endpoint.top_p is not None:
-            config["topP"] = endpoint.top_p
+        config |= self._sampling_fields(top_p="topP")
         if endpoint.send_seed:
             config["seed"] = request.seed % 2**31
         config |= self.dial_fields.get("generationConfig", {})

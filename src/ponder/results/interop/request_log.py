@@ -27,6 +27,7 @@ from ponder.core.jsonl import raw_lines, records
 from ponder.core.secrets import without_keys
 from ponder.core.text import count, encodable, visible
 from ponder.models.endpoint import PROTOCOLS, Endpoint
+from ponder.models.endpoint.dials import EFFORTS
 from ponder.models.endpoint.protocol import Protocol
 from ponder.models.endpoint.reply import Malformed, Reply, bill
 from ponder.results.interop import request_records as shapes
@@ -41,7 +42,6 @@ EXAMPLE = (
     '"right": true}'
 )
 HINT = f"a line is {EXAMPLE}; docs/interop.md lists other shapes"
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 MOST_WAYS = 50  # of asking models, each of which becomes a model of the study
 MOST_TEXT = 256 << 20  # bytes of all distinct requests, which are in memory together
 UNFINISHED = "cut off at the end of a file"

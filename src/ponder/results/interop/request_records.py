@@ -28,10 +28,10 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from ponder.core import Message
+from ponder.models.endpoint.providers import ProtocolName
 from ponder.models.endpoint.reply import as_count
 
 Table = dict[str, Any]
-ProtocolName = Literal["chat", "responses", "anthropic", "gemini"]
 
 # What requests and replies are called, in the order in which they are looked for.
 PAIRS = (
