@@ -92,9 +92,8 @@ def routing_table(routing: Routing, by: Measure, currency: str = "USD") -> list[
     single_cost = estimate_text(routing.single_cost)
     rows.append([f"`{routing.single}` alone", "", accuracy, single_cost, "", ""])
     for route in shown_routes(routing):
-        rows.append(
-            [rule_text(route), estimate_text(route.escalated, scale=100), *_cells(route.scored)]
-        )
+        escalated = estimate_text(route.escalated, scale=100)
+        rows.append([rule_text(route), escalated, *_cells(route.scored)])
     if routing.held_out_oracle is not None:
         rows.append(["oracle, held-out samples", "", *_cells(routing.held_out_oracle)])
     rows.append(["oracle, with luck", "", *_cells(routing.oracle)])
