@@ -140,16 +140,16 @@ def compare(
     judged = None
     if gate.conditions:
         judged = gate.judged(sides.tasks, sides.fraction)
-        tables["gate"] = [judged.json() | {"asked": sides.asked}]
+        tables["gate"] = [judged.json() | {"asked": sides.asked_text}]
     if junit and judged:
         write_junit(junit, judged, Path(study).stem, sides.names)
     this_command = command("compare", study, settings, store, models, sides.arguments)
     show = f"{this_command} --disagree SIZE"
     if markdown:
-        summary = markdown_summary(tables, judged, sides.asked, _quantities(tables), show)
+        summary = markdown_summary(tables, judged, sides.asked_text, _quantities(tables), show)
         _write_markdown(markdown, summary)
     if markdown != STDOUT:
-        say(tables, as_json, lambda: text(tables, show, sides.asked, judged))
+        say(tables, as_json, lambda: text(tables, show, sides.asked_text, judged))
     if judged and (as_json or markdown == STDOUT):
         tell(judged.sentence())
     if judged and judged.failing:

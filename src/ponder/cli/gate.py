@@ -320,7 +320,7 @@ def write_junit(path: Path, judged: Judged, study: str, names: tuple[str, str]) 
 def markdown_summary(
     tables: Tables,
     judged: Judged | None,
-    asked: str,
+    asked_text: str,
     rows: Mapping[str, Sequence[Sequence[str]]],
     show: str,
 ) -> str:
@@ -339,8 +339,8 @@ def markdown_summary(
         task = f"{record['task']}: " if len(comparisons) > 1 else ""
         paragraphs.append(_escaped(f"{task}{record['sentence']}."))
     paragraphs.append(_escaped(f"A is {first['a']}, B is {first['b']}."))
-    if asked:
-        paragraphs.append(f"This adaptive run {asked}.")
+    if asked_text:
+        paragraphs.append(f"This adaptive run {asked_text}.")
     if judged:
         conditions = [("task", "fails if", "B against A", "result")]
         for task, judgements in judged.by_task.items():

@@ -56,7 +56,7 @@ class Sides(NamedTuple):
     tasks: Tasks
     arguments: list[str]  # of the command line, which name the two
     fraction: float | None = None  # how much of its problems an adaptive run has asked
-    asked: str = ""  # the fraction in words; "" if the run wasn't adaptive
+    asked_text: str = ""  # the fraction in words; "" if the run wasn't adaptive
 
     @property
     def names(self) -> tuple[str, str]:
@@ -196,11 +196,11 @@ def _asked(
     of_a = _on_problems_of(first, outcomes)
     of_b = second(outcomes)
     fraction = len(outcomes) / planned
-    asked = (
+    asked_text = (
         f"asked {len(outcomes):,} of {count(planned, 'attempt')} ({fraction:.0%}); intervals and "
         f"p-values are valid at each of its {ANALYSES} analyses"
     )
-    return Sides(of_a, of_b, _by_task(of_a, of_b), [], fraction, asked)
+    return Sides(of_a, of_b, _by_task(of_a, of_b), [], fraction, asked_text)
 
 
 def _on_problems_of(model: Model, outcomes: Sequence[Outcome]) -> Model:
