@@ -98,7 +98,7 @@ def test_a_good_setting_is_not_worse_by_the_margin_with_the_interval_that_is_sho
         standing = design.standing(asked)
         for i in np.flatnonzero(np.array(standing.quality) == "good"):
             for j in range(3):
-                if j != i and standing.not_worse[i, j]:
+                if j != i and standing.holds[i, j]:
                     # at the analysis when it was called good the interval was this one or wider
                     assert design.difference(asked, int(i), j).value > -0.08
 

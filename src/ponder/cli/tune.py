@@ -113,14 +113,14 @@ def text(result: Tuning, volume: float | None, compare_command: Callable[[str, s
             paragraphs.append(f"{bold(title)}\n{lines}")
         if not result.chosen.is_variant:
             paragraphs.append(f"{bold('Asked as')}\n{cell.label.task}")
-    basis = f"{result.attempts:,} of the full plan's {count(result.full_plan, 'attempt')}"
+    used = f"{result.attempts:,} of the full plan's {count(result.full_plan, 'attempt')}"
     if result.attempts == result.full_plan:
-        basis = f"from {count(result.attempts, 'attempt')}, all that there are"
+        used = f"from {count(result.attempts, 'attempt')}, all that there are"
     if result.adaptive:
-        basis += (
+        used += (
             "; intervals of differences and savings are valid although the run chose when to end"
         )
-    paragraphs.append(wrap(basis))
+    paragraphs.append(wrap(used))
     return "\n\n".join(paragraphs)
 
 

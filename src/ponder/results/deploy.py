@@ -106,15 +106,15 @@ def deploy(cell: StudyCell) -> Deployment:
 def _model_table(cell: Cell) -> str:
     """Return the model and its methods as they stand in a study file."""
     lines = ["[[model]]"]
-    for name, value in _settings_table(cell.model).items():
+    for name, value in _written(cell.model).items():
         lines.append(f"{name} = {toml(value)}")
-    methods = [_settings_table(method) for method in cell.methods]
+    methods = [_written(method) for method in cell.methods]
     if methods:
         lines.append(f"method = {toml(methods)}")
     return "\n".join(lines)
 
 
-def _settings_table(plugin: Plugin) -> dict[str, Any]:
+def _written(plugin: Plugin) -> dict[str, Any]:
     """Return a plugin's name and the settings that differ from their defaults."""
     table: dict[str, Any] = {"name": plugin.plugin_name()}
     for field in dataclasses.fields(plugin):  # type: ignore[arg-type]
@@ -123,7 +123,7 @@ def _settings_table(plugin: Plugin) -> dict[str, Any]:
         if field.default_factory is not dataclasses.MISSING:
             is_default = value == field.default_factory()
         if not is_default and field.name not in ("label", "prices"):
-            table[field.name] = _settings_table(value) if isinstance(value, Plugin) else value
+            table[field.name] = _written(value) if isinstance(value, Plugin) else value
     return table
 
 

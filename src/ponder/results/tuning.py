@@ -39,8 +39,8 @@ Choice: TypeAlias = Literal[
 ]
 MARGIN = 0.02  # tolerable loss of accuracy, by default
 DAYS_PER_MONTH = 30.4
-NEGLIGIBLE = 0.005  # savings below this round to 0 %
-HOPELESS = 100  # times the problems asked so far: not worth stating as a number
+AS_MUCH = 0.005  # savings that round to 0 %
+MANY = 100  # times the problems of the study: as good as never
 RESOURCES: dict[Measure, Resource] = {"tokens": "output", "cost": "cost", "seconds": "seconds"}
 
 
@@ -52,10 +52,10 @@ class Setting:
     cells: tuple[StudyCell, ...]
     choice: Choice
     summary: SettingSummary
-    difference: Estimate | None  # of its accuracy − the reference's, valid at every analysis
-    saving: Estimate | None  # 1 − cost of the chosen setting / cost of this one
-    more_problems: float = 0.0  # problems still needed to decide; 0 if it is decided
-    same_as: str = ""  # if its dial has no effect: the setting that it equals
+    difference: Estimate | None  # in accuracy to the reference, valid at every analysis
+    saving: Estimate | None  # fraction that the chosen setting saves beside this one
+    more_problems: float = 0.0  # that would decide; 0 if it is decided
+    same_as: str = ""  # the setting whose replies its replies equal, if its dial has no effect
 
     @property
     def is_variant(self) -> bool:
@@ -67,7 +67,7 @@ class Setting:
         if self.choice == "no effect":
             return f"no effect: as {self.same_as}"
         if self.choice == "good":
-            if self.saving is not None and abs(self.saving.value) < NEGLIGIBLE:
+            if self.saving is not None and abs(self.saving.value) < AS_MUCH:
                 return "good, at the same cost"
             return "good, but more expensive"
         return self.choice
@@ -200,7 +200,7 @@ class Tuning:
         verbs = {"cost": "costs", "tokens": "uses", "seconds": "takes"}
         nouns = {"cost": "", "tokens": " output tokens", "seconds": " time"}
         assert saving is not None
-        if max(abs(saving.low), abs(saving.high)) < NEGLIGIBLE:
+        if max(abs(saving.low), abs(saving.high)) < AS_MUCH:
             equal = {"cost": "costs as much", "tokens": "uses as many output tokens"}
             return f"{equal.get(self.by, 'takes as long')} as"
         if saving.value < 0:
@@ -235,9 +235,7 @@ class Tuning:
         if not undecided:
             return ""
         names = _names(undecided, "or")
-        return (
-            f"Undecided: whether the cheaper {names} would do; {self._problems_needed(undecided)}."
-        )
+        return f"Undecided: whether the cheaper {names} would do; {self._needed(undecided)}."
 
     def _no_choice(self) -> list[str]:
         answered = [setting for setting in self.settings if setting.summary.accuracy.attempts]
@@ -246,20 +244,22 @@ class Tuning:
         if all(setting.choice == "too weak" for setting in self.settings):
             reached = f"the most accurate, `{best.label}`, is right in {accuracy}"
             return [f"No setting is right in {self.floor:.0%}: {reached}."]
-        undecided = self._with_choice("undecided") or self._with_choice("probably too weak")
+        undecided = [s for s in self.settings if s.choice == "undecided"]
+        if not undecided:
+            undecided = [s for s in self.settings if s.choice == "probably too weak"]
         question = f"which of {_names(undecided, 'and')} is good enough"
         if len(undecided) == 1:
             question = f"whether `{undecided[0].label}` is good enough"
-        question = f"Can't tell yet {question}: {self._problems_needed(undecided)}."
+        question = f"Can't tell yet {question}: {self._needed(undecided)}."
         return [question, f"Until then, `{best.label}` is the most accurate ({accuracy})."]
 
-    def _problems_needed(self, undecided: Sequence[Setting]) -> str:
+    def _needed(self, undecided: Sequence[Setting]) -> str:
         """Say how many more problems would decide about these settings, and what they take."""
         if not all(setting.summary.accuracy.attempts for setting in undecided):
             return "not all of them have answers yet"
-        needed = max(setting.more_problems for setting in undecided)
-        so_far = max(setting.summary.accuracy.problems for setting in self.settings)
-        if not needed < HOPELESS * max(1, so_far):
+        most = max(setting.more_problems for setting in undecided)
+        asked = max(setting.summary.accuracy.problems for setting in self.settings)
+        if not most < MANY * max(1, asked):
             if self.floor is not None:
                 return "an accuracy is too close to the floor for any number of problems"
             return "a difference is too close to the margin for any number of problems"
@@ -270,9 +270,9 @@ class Tuning:
             if setting.label in names and per_answer is not None:
                 answers = setting.summary.accuracy.attempts
                 problems = max(1, setting.summary.accuracy.problems)
-                amount += needed * per_answer.value * answers / problems
-        problems_text = count(math.ceil(needed), "more problem")
-        verb = "it would take" if needed == 1 else "they would take"
+                amount += most * per_answer.value * answers / problems
+        problems_text = count(math.ceil(most), "more problem")
+        verb = "it would take" if most == 1 else "they would take"
         return f"about {problems_text} would decide, and {verb} about {self.amount_text(amount)}"
 
     def amount(self, summary: SettingSummary) -> Estimate | None:
@@ -573,12 +573,12 @@ def _setting(
     saving = None
     if standing.choice is not None and i != standing.choice:
         saving = design.saving(scores, standing.choice, i)
-    more_problems = 0.0
+    more = 0.0
     if choice == "undecided":
         rival = _rival(design, scores, i)
-        if not standing.active[i] and design.shortfall(scores, i, rival) > 0:
+        if not standing.asked[i] and design.shortfall(scores, i, rival) > 0:
             choice = "probably too weak"
-        more_problems = design.problems_to_decide(scores, i, rival)
+        more = design.problems_to_decide(scores, i, rival)
     return Setting(
         label=trial.names[i],
         cells=trial.arms[i],
@@ -586,7 +586,7 @@ def _setting(
         summary=summary,
         difference=difference,
         saving=saving,
-        more_problems=more_problems,
+        more_problems=more,
         same_as=equal_settings.get(i, ""),
     )
 

@@ -6,12 +6,12 @@
 
 A setting is good enough if it is not worse than the reference by more than the margin. The
 reference is one of the settings, or whichever is the most accurate; or there is none, and the
-accuracy must be at least `floor`. At each of ten interim analyses, every pair of active settings is
-compared on the problems that both have answered:
+accuracy must be at least `floor`. At each of ten interim analyses, every pair of settings
+is compared on the problems that both have answered:
 
 - a setting is *good* once it is surely not worse by the margin than any that may be the best,
 - *weak* once it is surely worse by more than the margin,
-- and *open* otherwise. It is no longer active if a good setting is surely cheaper, or if the
+- and *open* otherwise. It is no longer asked if a good setting is surely cheaper, or if the
   remaining problems would hardly show that it is good (futility).
 
 The cheapest good setting is the choice. A wrong choice is a setting that was called good and is
@@ -53,10 +53,10 @@ class Standing:
     """What is known of the settings after an analysis."""
 
     quality: list[Quality]
-    active: Bools  # which settings get more problems
+    asked: Bools  # which settings get more problems
     choice: int | None = None  # the cheapest good setting
     # [i, j]: i is surely not worse than j by the margin
-    not_worse: Bools = field(default_factory=lambda: np.zeros((0, 0), dtype=np.bool_))
+    holds: Bools = field(default_factory=lambda: np.zeros((0, 0), dtype=np.bool_))
     beaten: Bools = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))  # surely not best
     analyses: int = 0  # done so far
     ended: bool = False
@@ -82,8 +82,8 @@ class Cheapest:
             return [0] * len(scores)
         size = sizes[standing.analyses]
         more = []
-        for score, is_active in zip(scores, standing.active, strict=True):
-            more.append(size - len(score) if is_active else 0)
+        for score, is_asked in zip(scores, standing.asked, strict=True):
+            more.append(size - len(score) if is_asked else 0)
         return more
 
     def standing(self, scores: Sequence[Floats]) -> Standing:
@@ -91,19 +91,19 @@ class Cheapest:
         settings = len(scores)
         standing = Standing(
             quality=["open"] * settings,
-            active=np.ones(settings, dtype=np.bool_),
-            not_worse=np.eye(settings, dtype=np.bool_),
+            asked=np.ones(settings, dtype=np.bool_),
+            holds=np.eye(settings, dtype=np.bool_),
             beaten=np.zeros(settings, dtype=np.bool_),
         )
         if self.reference is not None:
             standing.quality[self.reference] = "good"
             standing.choice = self.reference
         for size in self._sizes():
-            fewest = min(len(scores[i]) for i in np.flatnonzero(standing.active).tolist())
+            fewest = min(len(scores[i]) for i in np.flatnonzero(standing.asked).tolist())
             if fewest < size:
                 break
             self._analyse(scores, size, standing)
-            if not standing.active.any():
+            if not standing.asked.any():
                 standing.ended = True
                 break
         else:
@@ -117,7 +117,7 @@ class Cheapest:
         """Update the standing by the analysis of the first `size` problems."""
         analysis = standing.analyses
         standing.analyses += 1
-        settings: list[int] = np.flatnonzero(standing.active).tolist()
+        settings: list[int] = np.flatnonzero(standing.asked).tolist()
         accuracy = np.array([scores[i][:size, 0] for i in settings])
         if self.floor is None:
             power = self._compare(accuracy, settings, standing, analysis)
@@ -133,16 +133,16 @@ class Cheapest:
                 extra = self.extra_cost(scores, i, standing.choice, size)
             if extra <= self._bound("worse", len(scores), analysis, size):
                 candidates.append(i)
-        standing.active[:] = False
-        standing.active[candidates] = True
+        standing.asked[:] = False
+        standing.asked[candidates] = True
         if self.floor is None:
             for i in candidates:
-                standing.active |= self._opponents(i, standing)
+                standing.asked |= self._opponents(i, standing)
 
     def _compare(
         self, accuracy: Floats, settings: Sequence[int], standing: Standing, analysis: int
     ) -> list[float]:
-        """Compare settings with each other; return for each the probability to be called good.
+        """Compare settings with each other; return each one's probability to be called good.
 
         Each pair is compared on the problems that both answered.
         """
@@ -155,17 +155,17 @@ class Cheapest:
         sure_good = np.ones_like(lead)
         sure_worse = np.ones_like(lead)
         for n in np.unique(common):
-            has_n = common == n
-            sure_good[has_n] = self._bound("good", len(standing.quality), analysis, int(n))
-            sure_worse[has_n] = self._bound("worse", len(standing.quality), analysis, int(n))
-        # A setting that is worse by the margin differs on some problems. If no difference was
-        # seen, the error is still that of such a setting (under H0, as in Tango's test).
+            same = common == n
+            sure_good[same] = self._bound("good", len(standing.quality), analysis, int(n))
+            sure_worse[same] = self._bound("worse", len(standing.quality), analysis, int(n))
+        # A setting that is worse by the margin differs on some problems. If it hasn't been seen to,
+        # the error is still that of such a setting (the null hypothesis, as in Tango's test).
         least_variance = max(0.0, self.margin / self.samples - self.margin**2)
         null_error = np.maximum(error, np.sqrt(least_variance / np.maximum(common, 1)))
-        clear_of_margin = (lead + self.margin) / null_error > sure_good
-        np.fill_diagonal(clear_of_margin, True)
+        not_worse = (lead + self.margin) / null_error > sure_good
+        np.fill_diagonal(not_worse, True)
         block = np.ix_(settings, settings)
-        standing.not_worse[block] |= clear_of_margin.T
+        standing.holds[block] |= not_worse.T
         surely_ahead = lead - sure_worse * error
         standing.beaten[settings] |= (surely_ahead > 0).any(axis=1)
         too_far_ahead = surely_ahead > self.margin
@@ -228,10 +228,10 @@ class Cheapest:
         """Return the settings that may be the best, and that `i` may still be too far behind."""
         if self.reference is not None:
             opponents = np.zeros(len(standing.quality), dtype=np.bool_)
-            opponents[self.reference] = not standing.not_worse[i, self.reference]
+            opponents[self.reference] = not standing.holds[i, self.reference]
             return opponents
         is_weak = np.array([quality == "weak" for quality in standing.quality])
-        return np.asarray(~standing.not_worse[i] & ~standing.beaten & ~is_weak)
+        return np.asarray(~standing.holds[i] & ~standing.beaten & ~is_weak)
 
     def _bound(self, test: Literal["good", "worse"], settings: int, analysis: int, n: int) -> float:
         """Return how many standard errors a test needs at an analysis of n problems."""
