@@ -115,7 +115,7 @@ def _model_table(cell: Cell) -> str:
 
 
 def _written(plugin: Plugin) -> dict[str, Any]:
-    """Return a plugin's name and the settings that differ from their defaults."""
+    """Return the name of a plugin and its settings that are no defaults."""
     table: dict[str, Any] = {"name": plugin.plugin_name()}
     for field in dataclasses.fields(plugin):  # type: ignore[arg-type]
         value = getattr(plugin, field.name)

@@ -276,7 +276,7 @@ class Tuning:
         return f"about {problems_text} would decide, and {verb} about {self.amount_text(amount)}"
 
     def amount(self, summary: SettingSummary) -> Estimate | None:
-        """Return the mean tokens, money or seconds per answer, whichever the settings are ordered by."""
+        """Return the mean amount per answer of what is saved: tokens, money or seconds."""
         if self.by == "cost":
             return summary.cost
         if self.by == "seconds":
