@@ -217,9 +217,10 @@ def _tell_partial(results: Results, model: Model, baseline: Model) -> None:
         return
     answered = {(o.cell.source, o.problem) for o in model.outcomes}
     available = {(o.cell.source, o.problem) for o in baseline.outcomes}
-    if not available <= answered:
+    asked = len(answered & available)
+    if asked < len(available):
         tell(
-            f"{len(answered & available):,} of the baseline's {count(len(available), 'problem')} were "
+            f"{asked:,} of the baseline's {count(len(available), 'problem')} were "
             "asked. If --run ended early, only --run shows intervals that are valid for that; it "
             "asks nothing twice"
         )

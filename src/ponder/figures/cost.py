@@ -45,7 +45,7 @@ class Cost(Frontier):
         return tables
 
     def headlines(self, tables: Tables, panel: Row) -> list[str]:
-        """Name the cheapest and the most accurate setting on the frontier, and compare their costs."""
+        """Name the cheapest and the most accurate setting on the frontier; compare their costs."""
         amounts = Amounts.of(panel)
         variants = rows_of(tables["variants"], panel)
         [ends] = rows_of(tables["ends"], panel)

@@ -170,7 +170,8 @@ class Tuning:
     def _choice_sentence(self, chosen: Setting) -> str:
         other = self.by_label(self.reference)
         if other is None or other is chosen:
-            return f"`{chosen.label}` is the cheapest that is surely good enough{self._too_weak_clause()}."
+            clause = self._too_weak_clause()
+            return f"`{chosen.label}` is the cheapest that is surely good enough{clause}."
         saved = self._saving_clause(other.saving)
         if self.floor is not None:
             accuracy = percent_text(chosen.summary.accuracy)
@@ -502,7 +503,7 @@ def tuning(results: Results) -> Tuning:
 
 
 def _order_by_cost(scores: Sequence[Floats]) -> list[int]:
-    """Return the settings, the cheapest first, by their means on the problems that all were asked."""
+    """Return the settings, the cheapest first, on the problems that all were asked."""
     size = min(len(score) for score in scores)
     means = []
     for score in scores:

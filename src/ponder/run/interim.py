@@ -56,7 +56,7 @@ class Interim:
                 return
 
     def last(self, store: Store) -> list[StudyCell]:
-        """Return the cells of the last analysis; an empty list if the run ended before the first."""
+        """Return the cells of the last analysis, or none if the run ended before the first."""
         last_cells: list[StudyCell] = []
         for cells in self.analyses():
             if _missing(store, cells):

@@ -121,7 +121,7 @@ def _prediction_powered(data: Judged, level: float) -> tuple[float, float]:
 
 
 def _labelled_means(data: Judged) -> tuple[Floats, Floats, Bools]:
-    """Return each problem's mean label and mean verdict on labelled replies, and whether it has any."""
+    """Return each problem's mean label and verdict on labelled replies, and whether it has any."""
     problem = np.unique(data.problem, return_inverse=True)[1].astype(np.int64)
     count = summed(data.labelled, problem)
     labelled = count > 0

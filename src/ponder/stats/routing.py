@@ -1,6 +1,7 @@
 """Estimates what sending each request to the setting it needs would save, from stored attempts.
 
-    routing({"low": low_outcomes, "high": high_outcomes}, lambda o: o.tokens("output"), margin=0.02).worth
+    by_setting = {"low": low_outcomes, "high": high_outcomes}
+    routing(by_setting, lambda o: o.tokens("output"), margin=0.02).worth
 
 Three policies are compared on the problems that all settings answered, paired by problem. The best
 single setting is the cheapest whose accuracy is within the margin of the most accurate one. The
@@ -279,7 +280,7 @@ def _settings(outcomes_by_setting: Mapping[str, Sequence[Outcome]], cost: Cost) 
 
 
 class _Candidate(NamedTuple):
-    """A rule with its threshold, and its accuracy and cost on each problem, averaged over samples."""
+    """A rule with its threshold, and its accuracy and cost on each problem, a mean of samples."""
 
     cheap: str
     expensive: str
@@ -365,7 +366,7 @@ def _signs(cheap: _Setting) -> Iterator[tuple[Rule, Bools]]:
 
 
 def _after_answer(cheap: _Setting, expensive: _Setting, rule: Rule, is_signed: Bools) -> _Candidate:
-    """Return a rule that is decided by the cheap answer; both calls are paid where it has the sign."""
+    """Return a rule that the cheap answer decides; both calls are paid where it has the sign."""
     right_if_escalated = expensive.accuracy_by_problem[cheap.problem]
     extra_cost = expensive.cost_by_problem[cheap.problem]
     correct = np.where(is_signed, right_if_escalated, cheap.correct)

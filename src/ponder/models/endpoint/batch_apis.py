@@ -75,7 +75,7 @@ class BatchApi(ABC):
 
     @abstractmethod
     async def find(self, job: Job, other_ids: Collection[str]) -> Search:
-        """Look for a job that may have been sent; `other_ids` are the provider's ids of other jobs."""
+        """Look for a job that may have been sent; `other_ids` are those of known other jobs."""
 
     @abstractmethod
     async def state(self, remote: str) -> State:

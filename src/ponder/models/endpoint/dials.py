@@ -70,7 +70,7 @@ def openai_effort(provider: str, dial: Dial) -> str | None:
 
 
 def chat_fields(provider: str, dial: Dial) -> dict[str, Any]:
-    """Return the fields of a chat request for a dial; raise `UserError` if the provider has none."""
+    """Return the fields of a chat request; raise `UserError` if the provider has no such dial."""
     if dial == Dial():
         return {}
     dial.check_thinking_off("effort", "think")

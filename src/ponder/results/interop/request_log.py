@@ -322,7 +322,7 @@ class RequestLogs:
         return problem
 
     def _all_records(self) -> Iterator[tuple[Position, dict[str, Any]]]:
-        """Yield the records of all files; those that a batch has in two lines are joined, at the end."""
+        """Yield the records of all files; at the end, those that a batch has in two lines."""
         requests: dict[str, Position] = {}
         replies: dict[str, Position] = {}
         for position, record in self._file_records():
@@ -403,7 +403,7 @@ class RequestLogs:
         return entry, _model_name(exchange), settings
 
     def _choose_scorer(self, graded: Mapping[str, int]) -> str:
-        """Return the scorer: the field or file that says which replies are right; "" if none does."""
+        """Return the field or file that says which replies are right; "" if none does."""
         if self.scorer:
             if self.scorer not in graded and self.scorer not in self._unreadable:
                 names = [*graded, *self._unreadable]
