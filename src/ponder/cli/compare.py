@@ -17,8 +17,8 @@ from ponder.core import UserError
 from ponder.core.text import count, interval
 
 if TYPE_CHECKING:
-    from ponder.cli.gate import Judged
-    from ponder.cli.sides import Model, Sides
+    from ponder.cli.gate import GateResult
+    from ponder.cli.sides import ComparedModel, Sides
     from ponder.core import Attempt, Outcome, Records, Tables
 
 STDOUT = Path("-")
@@ -239,7 +239,7 @@ def _write_markdown(path: Path, summary: str) -> None:
     path.write_text(summary, "utf-8")
 
 
-def text(tables: Tables, show: str, asked: str, judged: Judged | None) -> str:
+def text(tables: Tables, show: str, asked: str, judged: GateResult | None) -> str:
     """Return for each task the table of quantities, notes, the table by size, and the verdict.
 
     `show` is the command that prints the attempts on which A and B disagree; `asked` says how much
@@ -402,7 +402,7 @@ def _rates(outcomes: list[Outcome], size: int) -> dict[str, float]:
 
 
 def _attempts(
-    model: Model, outcomes: list[Outcome], size: int, problems: set[str]
+    model: ComparedModel, outcomes: list[Outcome], size: int, problems: set[str]
 ) -> dict[str, list[dict[str, Any]]]:
     """Return a model's attempts at some problems, by problem, with their texts if it has them."""
     from ponder.store.store import Store

@@ -13,7 +13,7 @@ from ponder.core.plugins import nearest
 from ponder.core.text import points, printable
 
 if TYPE_CHECKING:
-    from ponder.cli.sides import Model
+    from ponder.cli.sides import ComparedModel
     from ponder.core import Outcome, Tables
     from ponder.stats.gate import Condition, Judgement
 
@@ -58,7 +58,7 @@ class Gate:
         self,
         tasks: Tasks,
         fraction: float | None = None,
-    ) -> Judged:
+    ) -> GateResult:
         """Judge each condition on each task.
 
         `fraction` is how much of its problems an adaptive run has asked, or None if it wasn't
@@ -74,11 +74,11 @@ class Gate:
         kind = token_kind(outcomes, self.tokens)
         pairs = [pair(of_a, of_b, kind, money=self.needs_costs) for of_a, of_b in tasks.values()]
         judgements = judge(pairs, self.conditions, self.margin, fraction)
-        return Judged(self, dict(zip(tasks, judgements, strict=True)))
+        return GateResult(self, dict(zip(tasks, judgements, strict=True)))
 
 
 @dataclass(frozen=True)
-class Judged:
+class GateResult:
     """The judgement of each condition of a gate, by task."""
 
     gate: Gate
@@ -213,7 +213,7 @@ def _condition(text: str) -> Condition:
     return Condition(text, quantity, above, 1 + limit / 100)
 
 
-def check_measures(conditions: Iterable[Condition], models: Sequence[Model]) -> None:
+def check_measures(conditions: Iterable[Condition], models: Sequence[ComparedModel]) -> None:
     """Raise `UserError` if a condition is about costs or seconds that a model doesn't have."""
     for condition in conditions:
         if condition.quantity == "cost":
@@ -229,7 +229,7 @@ def check_measures(conditions: Iterable[Condition], models: Sequence[Model]) -> 
                 )
 
 
-def _check_costs(condition: Condition, models: Sequence[Model]) -> None:
+def _check_costs(condition: Condition, models: Sequence[ComparedModel]) -> None:
     from ponder.study.prices import HINT
 
     for model in models:
@@ -272,7 +272,7 @@ def limit_text(condition: Condition) -> str:
 # Files for a forge.
 
 
-def write_junit(path: Path, judged: Judged, study: str, names: tuple[str, str]) -> None:
+def write_junit(path: Path, judged: GateResult, study: str, names: tuple[str, str]) -> None:
     """Write JUnit XML with one test case per task and condition.
 
     A condition that can't be told is skipped, or an error with `--fail-if inconclusive`.
@@ -319,7 +319,7 @@ def write_junit(path: Path, judged: Judged, study: str, names: tuple[str, str]) 
 
 def markdown_summary(
     tables: Tables,
-    judged: Judged | None,
+    judged: GateResult | None,
     asked_text: str,
     rows: Mapping[str, Sequence[Sequence[str]]],
     show: str,

@@ -29,7 +29,7 @@ ADAPTIVE = (
 )
 
 
-class Model(NamedTuple):
+class ComparedModel(NamedTuple):
     """A model to compare: a variant of a study, or one training seed of it."""
 
     label: str
@@ -51,8 +51,8 @@ class Model(NamedTuple):
 class Sides(NamedTuple):
     """The two models to compare, A first, with their attempts by task."""
 
-    first: Model
-    second: Model
+    first: ComparedModel
+    second: ComparedModel
     tasks: Tasks
     arguments: list[str]  # of the command line, which name the two
     fraction: float | None = None  # how much of its problems an adaptive run has asked
@@ -126,7 +126,7 @@ def sides_with_baseline(
     matched = baseline.matched(cells)
     for note in (*matched.notes, *baseline.notes(cells)):
         tell(note)
-    first = Model(baseline.label, path, [], matched.outcomes, {baseline.content.currency})
+    first = ComparedModel(baseline.label, path, [], matched.outcomes, {baseline.content.currency})
     arguments = [label, "--baseline", str(path)]
     if results is None:
         sides = _asked(study, store, first, matched, label, gate)
@@ -140,14 +140,14 @@ def sides_with_baseline(
 def _asked(
     study: Study,
     store: Path,
-    first: Model,
+    first: ComparedModel,
     matched: Matched,
     label: str,
     gate: Gate,
 ) -> Sides:
     """Ask a model until the conditions of a gate are decided, and return both."""
     from ponder.cli.study import run_in_terminal
-    from ponder.run.interim import Interim, limited
+    from ponder.run.interim import Interim, with_problems
     from ponder.run.progress import summary
     from ponder.stats.designs.sequential import ANALYSES
     from ponder.store.store import Store
@@ -163,11 +163,11 @@ def _asked(
     limited_cells = []
     for cell in cells:
         if cell.source in matched.problems:
-            limited_cells.append(limited(cell, matched.problems[cell.source]))
+            limited_cells.append(with_problems(cell, matched.problems[cell.source]))
     planned = sum((cell.quota.problems or 0) * cell.quota.samples for cell in limited_cells)
 
-    def second(outcomes: list[Outcome]) -> Model:
-        return Model(label, store, cells, outcomes, _currencies(cells))
+    def second(outcomes: list[Outcome]) -> ComparedModel:
+        return ComparedModel(label, store, cells, outcomes, _currencies(cells))
 
     def answered(outcomes: list[Outcome]) -> bool:
         of_b = second(outcomes)
@@ -203,14 +203,14 @@ def _asked(
     return Sides(of_a, of_b, _by_task(of_a, of_b), [], fraction, asked_text)
 
 
-def _on_problems_of(model: Model, outcomes: Sequence[Outcome]) -> Model:
+def _on_problems_of(model: ComparedModel, outcomes: Sequence[Outcome]) -> ComparedModel:
     """Return a model with its attempts at the problems of these outcomes alone."""
     problems = {(outcome.cell.source, outcome.problem) for outcome in outcomes}
     common = [o for o in model.outcomes if (o.cell.source, o.problem) in problems]
     return model._replace(outcomes=common)
 
 
-def _tell_partial(results: Results, model: Model, baseline: Model) -> None:
+def _tell_partial(results: Results, model: ComparedModel, baseline: ComparedModel) -> None:
     """Print that a run was adaptive, or that `--run` may have ended early."""
     if results.study.stop:
         tell(ADAPTIVE)
@@ -270,21 +270,21 @@ def _called(cells: Sequence[StudyCell], label: str) -> list[StudyCell]:
     raise unknown_name(cells, "model", label)
 
 
-def stored_model(results: Results, label: str, run: str) -> Model:
+def stored_model(results: Results, label: str, run: str) -> ComparedModel:
     """Return a model's attempts in a store; `run` is the command that would ask it."""
     model_cells = set(_called(results.study.cells, label))
     cells = [cell for cell in results.cells if cell in model_cells]
     outcomes = [outcome for outcome in results.outcomes if outcome.cell in model_cells]
     if not any(outcome.answered for outcome in outcomes):
         raise UserError(f"{results.store} has no answers of `{label}`", hint=f"run it first: {run}")
-    return Model(label, results.store, cells, outcomes, _currencies(cells))
+    return ComparedModel(label, results.store, cells, outcomes, _currencies(cells))
 
 
 def _currencies(cells: Sequence[StudyCell]) -> set[str]:
     return set[str]().union(*(cell.currencies() for cell in cells))
 
 
-def _by_task(first: Model, second: Model) -> Tasks:
+def _by_task(first: ComparedModel, second: ComparedModel) -> Tasks:
     """Return the outcomes of both by task: the tasks of both, or the only task of each."""
     from ponder.study.labels import task_labels
 
@@ -308,7 +308,7 @@ def _by_task(first: Model, second: Model) -> Tasks:
     return tasks
 
 
-def _tell_unmatched(first: Model, second: Model) -> None:
+def _tell_unmatched(first: ComparedModel, second: ComparedModel) -> None:
     """Print which tasks only one of them was asked."""
     from ponder.study.labels import task_labels
 

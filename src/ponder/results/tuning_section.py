@@ -50,7 +50,7 @@ class Value(NamedTuple):
     order: float  # what its column is sorted by
 
 
-class Row(NamedTuple):
+class SettingRow(NamedTuple):
     """A setting in the table."""
 
     label: str
@@ -61,7 +61,7 @@ class Row(NamedTuple):
     values: Sequence[Value]
 
 
-class Reply(NamedTuple):
+class LinkedReply(NamedTuple):
     """An attempt at a problem that a step gains or loses."""
 
     attempt: int
@@ -74,8 +74,8 @@ class ChangedProblem(NamedTuple):
 
     problem: str
     size: int
-    first: Reply
-    second: Reply
+    first: LinkedReply
+    second: LinkedReply
 
 
 class ChangedProblems(NamedTuple):
@@ -101,7 +101,7 @@ class TuningSection(NamedTuple):
     so_far: str  # how many attempts were made so far; "" once the run has ended
     criterion: str
     headings: Sequence[str]
-    rows: Sequence[Row]
+    rows: Sequence[SettingRow]
     meanings: Mapping[str, tuple[str, str]]  # of the choices in the table
     steps: Sequence[StepLists]
     routing: Sequence[str]  # whether routing is worth it, in sentences; empty if unknown
@@ -142,7 +142,7 @@ def tuning_section(results: Results) -> TuningSection:
             if estimate is not None and not math.isnan(estimate.value):
                 order = estimate.value
             values.append(Value(*column.text(i), order))
-        row = Row(
+        row = SettingRow(
             setting.label,
             setting.choice,
             setting.verdict(),
@@ -237,10 +237,10 @@ def _changed(
     return ChangedProblems(title, len(changes), listed)
 
 
-def _reply(attempts: Sequence[int], outcomes: Mapping[int, Outcome], *, right: bool) -> Reply:
+def _reply(attempts: Sequence[int], outcomes: Mapping[int, Outcome], *, right: bool) -> LinkedReply:
     """Return the first of a problem's attempts that is right, or if `right` is false, wrong."""
     for attempt in attempts:
         outcome = outcomes[attempt]
         if outcome.correct == right:
-            return Reply(attempt, outcome.ended, outcome.tokens("output"))
+            return LinkedReply(attempt, outcome.ended, outcome.tokens("output"))
     raise AssertionError("a problem that changes has a right attempt and a wrong one")

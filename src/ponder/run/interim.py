@@ -67,7 +67,7 @@ class Interim:
         return last_cells
 
 
-def limited(cell: StudyCell, problems: Collection[str]) -> StudyCell:
+def with_problems(cell: StudyCell, problems: Collection[str]) -> StudyCell:
     """Return a cell with its problems limited to these ids."""
     if cell.task.fixed() is None:  # they are the first ones that the task generates
         return cell.with_quota(problems=min(cell.count, len(problems)), adaptive=True)

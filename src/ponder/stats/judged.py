@@ -32,7 +32,7 @@ FEWEST = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedColumns:
     """Verdicts of a judge and of people, as columns with one row per answered attempt."""
 
     right: Bools  # by the judge; False without a verdict, such as for a truncated attempt
@@ -49,14 +49,14 @@ class Judged:
         return len(np.unique(self.problem[self.labelled]))
 
 
-def judged(outcomes: Sequence[Outcome]) -> Judged:
+def judged(outcomes: Sequence[Outcome]) -> JudgedColumns:
     """Return outcomes as columns, in an order that doesn't depend on theirs."""
     rows = by_problem(outcomes)
 
     def column(values: list[bool]) -> Bools:
         return np.array(values, dtype=np.bool_)
 
-    return Judged(
+    return JudgedColumns(
         right=column([row.ended == "right" for row in rows]),
         judged=column([row.ended in ("right", "wrong") and JUDGED in row.details for row in rows]),
         labelled=column([LABEL in row.details for row in rows]),
@@ -65,7 +65,7 @@ def judged(outcomes: Sequence[Outcome]) -> Judged:
     )
 
 
-def corrected(data: Judged, level: float = 0.95) -> Estimate | None:
+def corrected(data: JudgedColumns, level: float = 0.95) -> Estimate | None:
     """Return the accuracy by people's standard; None if too few replies are labelled."""
     if data.labelled_problems() < FEWEST:
         return None
@@ -81,12 +81,12 @@ def corrected(data: Judged, level: float = 0.95) -> Estimate | None:
     )
 
 
-def agreement(data: Judged, level: float = 0.95) -> tuple[Estimate, Estimate]:
+def agreement(data: JudgedColumns, level: float = 0.95) -> tuple[Estimate, Estimate]:
     """Return the fraction of right replies that the judge calls right, and that of wrong ones."""
     return _rate(data, data.right, data.label, level), _rate(data, data.right, ~data.label, level)
 
 
-def _prediction_powered(data: Judged, level: float) -> tuple[float, float]:
+def _prediction_powered(data: JudgedColumns, level: float) -> tuple[float, float]:
     """Return the estimate and its effective sample size."""
     problems = len(np.unique(data.problem))
     verdict = problem_means(data.right, data.problem)
@@ -120,7 +120,7 @@ def _prediction_powered(data: Judged, level: float) -> tuple[float, float]:
     return value, effective
 
 
-def _labelled_means(data: Judged) -> tuple[Floats, Floats, Bools]:
+def _labelled_means(data: JudgedColumns) -> tuple[Floats, Floats, Bools]:
     """Return each problem's mean label and verdict on labelled replies, and whether it has any."""
     problem = np.unique(data.problem, return_inverse=True)[1].astype(np.int64)
     count = summed(data.labelled, problem)
@@ -131,7 +131,7 @@ def _labelled_means(data: Judged) -> tuple[Floats, Floats, Bools]:
     return labels, verdicts, labelled
 
 
-def _combined(data: Judged, level: float) -> tuple[float, float]:
+def _combined(data: JudgedColumns, level: float) -> tuple[float, float]:
     """Return the interval that combines those of the estimate's parts."""
     says_right = accuracy(data.right, data.problem, level)
     has_verdict = accuracy(data.judged, data.problem, level)
@@ -159,7 +159,7 @@ def _combined(data: Judged, level: float) -> tuple[float, float]:
     return value - math.sqrt(below), value + math.sqrt(above)
 
 
-def _rate(data: Judged, events: Bools, among: Bools, level: float) -> Estimate:
+def _rate(data: JudgedColumns, events: Bools, among: Bools, level: float) -> Estimate:
     """Return the fraction of labelled replies of a kind for which something holds."""
     at_risk = data.labelled & among
     problem = np.unique(data.problem, return_inverse=True)[1].astype(np.int64)

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from ponder.core import Job, Jobs, Request, UserError
-from ponder.models.endpoint.batch_apis import BatchApi, Line, State
+from ponder.models.endpoint.batch_apis import BatchApi, BatchLine, JobState
 from ponder.models.endpoint.failures import Kind, NoAnswer, WrongServer
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class _Waiting:
 
     payload: bytes
     request: Request
-    line: asyncio.Future[Line]
+    line: asyncio.Future[BatchLine]
 
     def fail(self, error: Exception) -> None:
         if not self.line.done():
@@ -116,7 +116,7 @@ class Batches:
 
     # A request
 
-    async def ask(self, payload: bytes, request: Request) -> Line:
+    async def ask(self, payload: bytes, request: Request) -> BatchLine:
         """Return the line of a request in the results of a job; raise `NoAnswer` if it has none."""
         request_id = self._free_id(payload, request)
         waiting = _Waiting(payload, request, asyncio.get_running_loop().create_future())
@@ -322,7 +322,7 @@ class Batches:
             if self._open.get(request_id) is open_job:
                 del self._open[request_id]
 
-    async def _ended(self, open_job: _OpenJob) -> State:
+    async def _ended(self, open_job: _OpenJob) -> JobState:
         """Poll a job until it has ended."""
         pause = FIRST_POLL
         while True:
@@ -332,7 +332,7 @@ class Batches:
             await sleep(pause)
             pause = min(LONGEST_POLL, 1.5 * pause)
 
-    async def _read(self, open_job: _OpenJob, state: State) -> None:
+    async def _read(self, open_job: _OpenJob, state: JobState) -> None:
         """Read a job's results, and give each line to the request that waits for it."""
 
         async def read() -> set[str]:
@@ -360,7 +360,7 @@ class Batches:
                 why = f"the results of the batch job {open_job.job.remote} lack this request"
                 waiting.fail(NoAnswer(why, billed=True))
 
-    async def _make_room(self, open_job: _OpenJob, state: State) -> None:
+    async def _make_room(self, open_job: _OpenJob, state: JobState) -> None:
         """Send the requests of a job again, which was refused because too much is enqueued.
 
         If other jobs are in progress, wait until one ends; if not, make the next job half as large.
@@ -379,7 +379,7 @@ class Batches:
             self._max_requests = len(open_job.job.requests) // 2
         self._requeue(open_job)
 
-    def _refuse(self, open_job: _OpenJob, state: State) -> None:
+    def _refuse(self, open_job: _OpenJob, state: JobState) -> None:
         """Fail the requests because of which the provider refused a job; send the others again.
 
         A refused job costs nothing.

@@ -30,7 +30,7 @@ CLOCK_ERROR = 3600.0  # seconds that the provider's clock may be behind this one
 PAGE = 100  # jobs per page of a list
 
 
-class Line(NamedTuple):
+class BatchLine(NamedTuple):
     """The result of one request of a job: a response, or why there is none."""
 
     status: int  # HTTP status; 0 if the request was not processed
@@ -39,7 +39,7 @@ class Line(NamedTuple):
     earlier: bool = False  # whether an earlier process has sent the job
 
 
-class State(NamedTuple):
+class JobState(NamedTuple):
     """Whether a job has ended, and where its results are or why it was refused."""
 
     ended: bool
@@ -49,7 +49,7 @@ class State(NamedTuple):
     too_many: bool = False  # whether it was refused because too much waits already
 
 
-class Search(NamedTuple):
+class JobSearch(NamedTuple):
     """The outcome of looking for a job at its provider."""
 
     remote: str = ""  # the provider's id, if it was found
@@ -74,18 +74,18 @@ class BatchApi(ABC):
         """Send a job and return the provider's id."""
 
     @abstractmethod
-    async def find(self, job: Job, other_ids: Collection[str]) -> Search:
+    async def find(self, job: Job, other_ids: Collection[str]) -> JobSearch:
         """Look for a job that may have been sent; `other_ids` are those of known other jobs."""
 
     @abstractmethod
-    async def state(self, remote: str) -> State:
+    async def state(self, remote: str) -> JobState:
         """Ask the provider for the state of a job."""
 
     @abstractmethod
-    def read_line(self, content: bytes) -> tuple[str, Line]:
+    def read_line(self, content: bytes) -> tuple[str, BatchLine]:
         """Return the id of a request and its result; raise `msgspec.DecodeError`."""
 
-    async def results(self, state: State) -> AsyncIterator[tuple[str, Line]]:
+    async def results(self, state: JobState) -> AsyncIterator[tuple[str, BatchLine]]:
         """Yield the results of a job that has ended, by the ids of their requests."""
         for page in state.pages:
             async with self._open("GET", page) as response:
@@ -178,13 +178,13 @@ class OpenAIBatches(BatchApi):
         batch = await self._json("POST", "batches", data=msgspec.json.encode(body))
         return _remote(batch)
 
-    async def find(self, job: Job, other_ids: Collection[str]) -> Search:  # noqa: ARG002 the metadata tell
+    async def find(self, job: Job, other_ids: Collection[str]) -> JobSearch:  # noqa: ARG002 the metadata tell
         async for batch in self._jobs_since("batches", "after", job.created - CLOCK_ERROR):
             if (batch.get("metadata") or {}).get(METADATA) == job.id:
-                return Search(_remote(batch))
-        return Search()
+                return JobSearch(_remote(batch))
+        return JobSearch()
 
-    async def state(self, remote: str) -> State:
+    async def state(self, remote: str) -> JobState:
         batch = await self._json("GET", f"batches/{remote}")
         status = batch.get("status")
         if status == "failed":
@@ -193,24 +193,24 @@ class OpenAIBatches(BatchApi):
         for field in ("output_file_id", "error_file_id"):
             if batch.get(field):
                 pages.append(f"files/{batch[field]}/content")
-        return State(status in ("completed", "expired", "cancelled"), tuple(pages))
+        return JobState(status in ("completed", "expired", "cancelled"), tuple(pages))
 
-    def read_line(self, content: bytes) -> tuple[str, Line]:
+    def read_line(self, content: bytes) -> tuple[str, BatchLine]:
         line = self._decoder.decode(content)
         if line.response is None:
-            return line.custom_id, Line(0, why=_message(line.error))
+            return line.custom_id, BatchLine(0, why=_message(line.error))
         body = bytes(line.response.body)
-        return line.custom_id, Line(line.response.status_code, body)
+        return line.custom_id, BatchLine(line.response.status_code, body)
 
 
-def _refused_by_openai(batch: Mapping[str, Any]) -> State:
+def _refused_by_openai(batch: Mapping[str, Any]) -> JobState:
     errors: dict[int | None, str] = {}
     too_many = False
     for error in (batch.get("errors") or {}).get("data") or []:
         number = as_count(error.get("line")) or None
         errors.setdefault(number, _message(error))
         too_many = too_many or error.get("code") == "token_limit_exceeded"
-    return State(ended=True, errors=errors or {None: "it gives no reason"}, too_many=too_many)
+    return JobState(ended=True, errors=errors or {None: "it gives no reason"}, too_many=too_many)
 
 
 class _Result(msgspec.Struct):
@@ -238,7 +238,7 @@ class AnthropicBatches(BatchApi):
         content = b'{"requests":[' + b",".join(requests) + b"]}"
         return _remote(await self._json("POST", "messages/batches", data=content))
 
-    async def find(self, job: Job, other_ids: Collection[str]) -> Search:
+    async def find(self, job: Job, other_ids: Collection[str]) -> JobSearch:
         undecided = False
         async for batch in self._jobs_since(
             "messages/batches", "after_id", job.created - CLOCK_ERROR
@@ -254,31 +254,31 @@ class AnthropicBatches(BatchApi):
                 continue
             async for name, _ in self.results(await self.state(remote)):
                 if name.startswith(f"{job.id}-"):
-                    return Search(remote)
+                    return JobSearch(remote)
                 break
-        return Search(undecided=undecided)
+        return JobSearch(undecided=undecided)
 
-    async def state(self, remote: str) -> State:
+    async def state(self, remote: str) -> JobState:
         batch = await self._json("GET", f"messages/batches/{remote}")
         # Not `results_url`: the key would be sent wherever it leads.
         page = f"messages/batches/{remote}/results"
-        return State(batch.get("processing_status") == "ended", (page,))
+        return JobState(batch.get("processing_status") == "ended", (page,))
 
-    def read_line(self, content: bytes) -> tuple[str, Line]:
+    def read_line(self, content: bytes) -> tuple[str, BatchLine]:
         line = self._decoder.decode(content)
         return line.custom_id, _anthropic_result(line.result)
 
 
-def _anthropic_result(result: _Result) -> Line:
+def _anthropic_result(result: _Result) -> BatchLine:
     """Return the result of one request of a job of Anthropic's."""
     if result.type == "succeeded":
-        return Line(200, bytes(result.message))
+        return BatchLine(200, bytes(result.message))
     if result.type == "errored":
         body = msgspec.json.decode(result.error, type=dict[str, Any])
         error = body.get("error") or {}
         status = STATUS.get(error.get("type", ""), 400)
-        return Line(status, bytes(result.error))
-    return Line(0, why=f"the batch job has {result.type}")
+        return BatchLine(status, bytes(result.error))
+    return BatchLine(0, why=f"the batch job has {result.type}")
 
 
 def _remote(batch: Mapping[str, Any]) -> str:

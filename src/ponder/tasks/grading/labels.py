@@ -22,7 +22,7 @@ LINE = '{"problem": "its id", "answer": "the reply", "right": true}'
 Labels: TypeAlias = dict[tuple[str, bytes], bool]
 
 
-class Label(msgspec.Struct):
+class ReplyLabel(msgspec.Struct):
     """One line of the file."""
 
     problem: str
@@ -33,7 +33,7 @@ class Label(msgspec.Struct):
 def read_labels(file: Path, problems: Collection[str]) -> Labels:
     """Read a file of labels; `problems` are the ids of the task's problems."""
     labels: Labels = {}
-    for where, label in records(file, Label, LINE):
+    for where, label in records(file, ReplyLabel, LINE):
         if label.problem not in problems:
             raise UserError(
                 f"there is no problem `{label.problem}`",
