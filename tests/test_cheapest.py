@@ -11,6 +11,7 @@ import pytest
 
 from ponder.stats.columns import Floats
 from ponder.stats.designs.cheapest import Cheapest
+from ponder.stats.designs.sequential import as_t
 
 ROOT = Path(__file__).parents[1]
 SIMULATION = runpy.run_path(str(ROOT / "benchmarks" / "coverage_tune.py"))
@@ -76,6 +77,34 @@ def test_as_many_problems_as_are_announced_decide_in_most_runs() -> None:
         data = [scores(0.8, 100 * k, design.problems, 2 * seed + k) for k in (1, 2)]
         decided += design.standing(ended(design, data)).quality[0] == "good"
     assert 39 <= decided <= 58  # announced: 80 % of 60; P(outside) < .005
+
+
+def test_settings_that_are_always_right_need_few_hundred_problems() -> None:
+    """Four problems without a difference say nothing against it."""
+    data = [np.column_stack([np.ones(4), np.full(4, cost)]) for cost in (1.0, 2.0)]
+    more = Cheapest(40, margin=0.02).problems_to_decide(data, 0, 1)
+    assert more is not None
+    assert 300 < more < 600
+    assert Cheapest(40).problems_to_decide([rows[:2] for rows in data], 0, 1) is None
+
+
+def test_a_floor_corrects_for_few_problems_once() -> None:
+    """The upper end is that of Wilson's interval at six problems, with one quantile of t."""
+    answers = np.array([1.0, 0.0, 0.5, 0.5, 0.5, 0.5])
+    rows = [np.column_stack([answers, np.ones(6)])] * 2
+    bound = Cheapest(60, floor=0.9, samples=4)._normal_bound("worse", 2, 0)
+    error = np.sqrt(answers.var(ddof=1) / 6)
+    n = 0.25 / (error * as_t(bound, 6) / bound) ** 2
+    high = 0.5 + bound * np.sqrt(0.25 / n + bound**2 / (4 * n**2)) / (1 + bound**2 / n)
+    assert Cheapest(60, floor=high + 0.002, samples=4).standing(rows).quality[0] == "weak"
+    assert Cheapest(60, floor=high - 0.002, samples=4).standing(rows).quality[0] == "open"
+
+
+def test_a_floor_is_not_given_up_after_a_few_unlucky_answers() -> None:
+    scenario = next(s for s in SIMULATION["SCENARIOS"] if s.name == "above a floor, 60 problems")
+    summary = SIMULATION["simulate"](scenario, 150)
+    assert summary.chosen > 0.95  # .99 in all runs; .90 if it plans with what was measured
+    assert summary.wrong == 0
 
 
 def test_a_floor_is_reached_surely_or_not_at_all() -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
+import tomllib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -97,7 +101,7 @@ def test_the_text_has_two_sentences_a_table_and_the_model(write, ponder) -> None
     assert "good, but more expensive" in result.stdout
     assert "tiny → low: gains " in result.stdout
     assert "ponder compare s.toml tiny low --disagree 8" in result.stdout
-    assert '[[model]]\nname = "oracle"\ncritical_size = 100' in result.stdout
+    assert '[[model]]\nname = "oracle"\n' in result.stdout
     assert "of the full plan's 1,800 attempts" in result.stdout
     shown = ponder("compare", "s.toml", "tiny", "low", "--disagree", "8")
     assert shown.exit_code == 0
@@ -118,6 +122,7 @@ def test_a_cap_holds_and_what_is_known_so_far_is_said(write, ponder) -> None:
     result = ponder("tune", "s.toml", "--margin", "0.05")
     assert result.exit_code == 1, result.stdout
     assert "Can't tell yet" in result.stdout
+    assert "to go on, raise max_tokens and run again" in result.stderr
 
 
 def test_a_complete_store_is_analysed_once(write, ponder) -> None:
@@ -332,3 +337,113 @@ def _packages(protocol: str) -> dict[str, Any]:
     else:
         names["OpenAI"] = pytest.importorskip("openai").OpenAI
     return names
+
+
+def test_the_model_to_deploy_keeps_its_label_and_prices(write, ponder) -> None:
+    write("s.toml", SWEEP)
+    printed = ponder("tune", "s.toml", "--margin", "0.05").stdout
+    table = tomllib.loads("[[model]]" + printed.partition("[[model]]")[2].partition("\n\n")[0])
+    assert table["model"][0]["label"] == "low"
+    assert table["model"][0]["prices"] == {"input": 1.0, "output": 2.0}
+
+
+# --- What it would take, and what went wrong ---
+
+UNDECIDED = """
+problems = 30
+[[task]]
+name = "chain_sum"
+size = [4, 8, 16]
+[[model]]
+name = "oracle"
+label = "low"
+critical_size = 9
+[[model]]
+name = "oracle"
+label = "high"
+critical_size = 10
+tokens_per_size = 90
+"""
+
+
+def test_problems_that_would_decide_are_of_all_sizes_and_rounded(write, folder) -> None:
+    write("s.toml", UNDECIDED)
+    result = ponder.tune(Study.load("s.toml"), progress=False)
+    undecided = next(setting for setting in result.settings if setting.more_problems)
+    # `problems` of the design are three, one of each size
+    assert undecided.more_problems is not None
+    assert undecided.more_problems % 3 == 0
+    text = " ".join(result.verdict())
+    asked = undecided.summary.accuracy.attempts / undecided.summary.accuracy.problems
+    assert asked == 1
+    [needed] = re.findall(r"about ([\d,]+) more problems would decide", text)
+    assert len(needed.replace(",", "").rstrip("0")) <= 2
+    assert int(needed.replace(",", "")) >= undecided.more_problems
+
+
+def test_a_hopeless_setting_does_not_speak_for_the_others(write, folder) -> None:
+    write("s.toml", UNDECIDED)
+    result = ponder.tune(Study.load("s.toml"), progress=False)
+    low, high = result.settings
+    settings = (
+        replace(low, choice="undecided", more_problems=math.inf),
+        replace(high, choice="undecided", more_problems=123.0),
+    )
+    text = replace(result, settings=settings).verdict()[0]
+    assert "about 130 more problems would decide about `high`, and take about " in text
+    assert "`low` is so close to the margin that 100 times the problems wouldn't" in text
+
+
+def test_where_there_is_nothing_to_ask_there_is_no_progress(write, ponder) -> None:
+    write("s.toml", SWEEP)
+    assert "540" in ponder("tune", "s.toml", "--margin", "0.05").stderr
+    assert ponder("tune", "s.toml", "--margin", "0.05").stderr == ""
+
+
+def test_a_setting_that_never_answers_ends_the_run_and_is_not_chosen(write, ponder, serve) -> None:
+    server = serve(always=503)
+    model = f'name = "endpoint"\nid = "m"\nurl = "{server.url}"\nretries = 0'
+    write(
+        "s.toml",
+        UNDECIDED.replace('name = "oracle"\nlabel = "high"', f'{model}\nlabel = "high"').replace(
+            "critical_size = 10\ntokens_per_size = 90\n", ""
+        ),
+    )
+    result = ponder("tune", "s.toml", "--reference", "high")
+    assert result.exit_code == 1
+    assert "Can't tell yet: `high` has no answers." in result.stdout
+    assert "18 of the full plan's 180 attempts; 9 of them failed and are left out" in result.stdout
+    assert "failed 9: HTTP 503" in result.stderr
+
+
+@pytest.mark.parametrize("volume", ["nan", "inf"])
+def test_a_volume_is_a_number(write, ponder, volume) -> None:
+    write("s.toml", UNDECIDED)
+    result = ponder("tune", "s.toml", "--volume", volume)
+    assert result.exit_code == 2
+    assert "is not a number of requests" in result.stderr
+
+
+def test_a_log_needs_no_stored(write, ponder) -> None:
+    rows = []
+    for n in range(12):
+        for effort in ("low", "high"):
+            rows.append(
+                {
+                    "request": {
+                        "model": "m",
+                        "reasoning_effort": effort,
+                        "messages": [{"role": "user", "content": f"{n} + 1?"}],
+                    },
+                    "response": {
+                        "choices": [{"message": {"content": str(n + 1)}, "finish_reason": "stop"}],
+                        "usage": {"prompt_tokens": 5, "completion_tokens": 9},
+                    },
+                    "right": True,
+                }
+            )
+    write("log.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    assert ponder("import", "log.jsonl").exit_code == 0
+    result = ponder("tune", "log.toml", "--margin", "0.3")
+    assert result.exit_code in (0, 1), result.stderr
+    assert "from 24 attempts, all that there are" in result.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,15 @@ from ponder.core.text import count
 
 if TYPE_CHECKING:
     from ponder.results.tuning import Step, Tuning
+
+
+def _finite(
+    _context: click.Context, parameter: click.Parameter, value: float | None
+) -> float | None:
+    """Refuse infinity and nan, which no range of numbers excludes."""
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value} is not a number of requests", param=parameter)
+    return value
 
 
 @click.command(epilog="Example: ponder tune thinking --margin 0.02 --by cost --volume 1000")
@@ -44,6 +54,7 @@ if TYPE_CHECKING:
     "--volume",
     type=click.FloatRange(0, min_open=True),
     metavar="REQUESTS",
+    callback=_finite,
     help="Requests per day, to say what a month costs.",
 )
 @click.option("--stored", is_flag=True, help="Ask nothing: use the attempts in the store.")
@@ -68,11 +79,15 @@ def tune(
     `ponder run`. If interrupted, run it again to resume. Exits with code 1 if no setting is surely
     good enough.
     """
-    from ponder.results.tuning import with_goal
+    from ponder.results.tuning import is_log, with_goal
+    from ponder.run.progress import summary
 
     loaded = with_goal(load(study, settings, models), margin, floor, reference, by)
-    if not stored:
+    if not stored and not is_log(loaded):
         tally = run_in_terminal(loaded, store)
+        troubles = summary(tally)
+        if troubles:
+            tell(troubles)
         if tally.failed:
             tell(f"{count(tally.failed, 'attempt')} failed and left out; run again to retry")
     result = loaded.results(store).tuning
@@ -116,6 +131,9 @@ def text(result: Tuning, volume: float | None, compare_command: Callable[[str, s
     used = f"{result.attempts:,} of the full plan's {count(result.full_plan, 'attempt')}"
     if result.attempts == result.full_plan:
         used = f"from {count(result.attempts, 'attempt')}, all that there are"
+    failed = sum(setting.summary.failed for setting in result.settings)
+    if failed:
+        used += f"; {failed:,} of them failed and are left out"
     if result.adaptive:
         used += (
             "; intervals of differences and savings are valid although the run chose when to end"

@@ -91,6 +91,12 @@ def number(value: float) -> str:
     return text
 
 
+def rounded_up(n: float) -> int:
+    """Round a forecast up to two digits: 1234 to 1300."""
+    step = int(10 ** max(0, math.floor(math.log10(n)) - 1))
+    return math.ceil(n / step) * step
+
+
 def interval(
     value: float | None,
     low: float | None,

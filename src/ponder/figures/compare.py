@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import altair as alt
 
 from ponder.core import Figure, Measure, ModelLabel, Outcome, Records, Tables, UserError
-from ponder.core.text import count
+from ponder.core.text import count, rounded_up
 from ponder.figures import (
     COLOURS,
     INK,
@@ -253,7 +253,7 @@ def _ratio_clause(tokens: Quantity, amounts: Amounts) -> str:
 def _more_problems(result: PairComparison) -> str:
     """Say how many more problems would decide."""
     if math.isfinite(result.more_problems):
-        problems = count(_rounded_up(result.more_problems), "more problem")
+        problems = count(rounded_up(result.more_problems), "more problem")
         return f"about {problems} would decide in 80 % of runs, if the difference is as measured"
     if result.components.trained:
         return (
@@ -261,12 +261,6 @@ def _more_problems(result: PairComparison) -> str:
             "so train more of them"
         )
     return "no number of problems would decide, if the difference is as measured"
-
-
-def _rounded_up(n: float) -> int:
-    """Round up to two digits."""
-    step = int(10 ** max(0, math.floor(math.log10(n)) - 1))
-    return math.ceil(n / step) * step
 
 
 def in_common(comparison: Row) -> str:

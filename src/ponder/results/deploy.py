@@ -15,12 +15,14 @@ from typing import Any
 
 from ponder.core import Cell, Plugin, Request
 from ponder.core.capabilities import BudgetsThinking
+from ponder.core.nouns import Prices
 from ponder.core.settings import toml
 from ponder.methods.budget_force import BudgetForce
 from ponder.models.endpoint import Endpoint
 from ponder.models.endpoint.providers import PROVIDERS
 from ponder.models.imported import Imported
 from ponder.study.cell import StudyCell
+from ponder.study.prices import FoundPrices
 
 # Fields of a request that hold the prompt, or that differ between attempts.
 VARYING = (
@@ -114,16 +116,21 @@ def _model_table(cell: Cell) -> str:
     return "\n".join(lines)
 
 
-def _written(plugin: Plugin) -> dict[str, Any]:
-    """Return the name of a plugin and its settings that are no defaults."""
-    table: dict[str, Any] = {"name": plugin.plugin_name()}
-    for field in dataclasses.fields(plugin):  # type: ignore[arg-type]
-        value = getattr(plugin, field.name)
+def _written(settings: Plugin | Prices) -> dict[str, Any]:
+    """Return the settings that are not defaults; of a plugin, its name too."""
+    table: dict[str, Any] = {}
+    if isinstance(settings, Plugin):
+        table["name"] = settings.plugin_name()
+    for field in dataclasses.fields(settings):  # type: ignore[arg-type]
+        value = getattr(settings, field.name)
         is_default = value == field.default
         if field.default_factory is not dataclasses.MISSING:
             is_default = value == field.default_factory()
-        if not is_default and field.name not in ("label", "prices"):
-            table[field.name] = _written(value) if isinstance(value, Plugin) else value
+        if is_default or isinstance(value, FoundPrices):
+            continue
+        if isinstance(value, Plugin | Prices):
+            value = _written(value)
+        table[field.name] = value
     return table
 
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ponder.core import Estimate, Measure, Outcome, Resource, UserError
-from ponder.core.text import count, interval, number, percent_text, points
+from ponder.core import Estimate, FromLog, Measure, Outcome, Resource, UserError
+from ponder.core.text import count, interval, number, percent_text, points, rounded_up
 from ponder.results.routing import routing_json
 from ponder.results.study import STORE, Study
 from ponder.run.adaptive import Trial, trials
@@ -35,12 +35,19 @@ if TYPE_CHECKING:
     from ponder.results.results import Results
 
 Choice: TypeAlias = Literal[
-    "chosen", "good", "too weak", "probably too weak", "more expensive", "no effect", "undecided"
+    "chosen",
+    "good",
+    "too weak",
+    "probably too weak",
+    "more expensive",
+    "no effect",
+    "undecided",
+    "no answers",
 ]
 MARGIN = 0.02  # tolerable loss of accuracy, by default
 DAYS_PER_MONTH = 30.4
 AS_MUCH = 0.005  # savings that round to 0 %
-MANY = 100  # times the problems of the study: as good as never
+MANY = 100  # times the problems of the study: nobody will ask as many
 RESOURCES: dict[Measure, Resource] = {"tokens": "output", "cost": "cost", "seconds": "seconds"}
 
 
@@ -54,7 +61,9 @@ class Setting:
     summary: SettingSummary
     difference: Estimate | None  # in accuracy to the reference, valid at every analysis
     saving: Estimate | None  # fraction that the chosen setting saves beside this one
-    more_problems: float = 0.0  # that would decide; 0 if it is decided
+    # That would decide: 0 if it is decided, infinite if no number of them would or `MANY` times the
+    # study's, None if too few are answered to tell.
+    more_problems: float | None = 0.0
     same_as: str = ""  # the setting whose replies its replies equal, if its dial has no effect
 
     @property
@@ -248,33 +257,59 @@ class Tuning:
         undecided = [s for s in self.settings if s.choice == "undecided"]
         if not undecided:
             undecided = [s for s in self.settings if s.choice == "probably too weak"]
-        question = f"which of {_names(undecided, 'and')} is good enough"
-        if len(undecided) == 1:
-            question = f"whether `{undecided[0].label}` is good enough"
-        question = f"Can't tell yet {question}: {self._needed(undecided)}."
-        return [question, f"Until then, `{best.label}` is the most accurate ({accuracy})."]
+        silent = [s for s in self.settings if s.choice == "no answers"]
+        if silent:
+            verb = "has" if len(silent) == 1 else "have"
+            question = f"Can't tell yet: {_names(silent, 'and')} {verb} no answers"
+        elif len(undecided) == 1:
+            question = f"Can't tell yet whether `{undecided[0].label}` is good enough"
+            question += f": {self._needed(undecided)}"
+        else:
+            question = f"Can't tell yet which of {_names(undecided, 'and')} is good enough"
+            question += f": {self._needed(undecided)}"
+        most_accurate = f"`{best.label}` is the most accurate"
+        if any(
+            s.summary.accuracy.value == best.summary.accuracy.value for s in answered if s != best
+        ):
+            most_accurate = f"no setting is more accurate than `{best.label}`"
+        return [f"{question}.", f"Until then, {most_accurate} ({accuracy})."]
 
     def _needed(self, undecided: Sequence[Setting]) -> str:
         """Say how many more problems would decide about these settings, and what they take."""
-        if not all(setting.summary.accuracy.attempts for setting in undecided):
-            return "not all of them have answers yet"
-        most = max(setting.more_problems for setting in undecided)
-        asked = max(setting.summary.accuracy.problems for setting in self.settings)
-        if not most < MANY * max(1, asked):
-            if self.floor is not None:
-                return "an accuracy is too close to the floor for any number of problems"
-            return "a difference is too close to the margin for any number of problems"
-        names = {setting.label for setting in undecided} | {self.reference}
+        by_problems: dict[float, list[Setting]] = {}
+        hopeless = []
+        clauses = []
+        for setting in undecided:
+            if setting.more_problems is None:
+                return "too few problems have answers of all of them to say how many would decide"
+            if math.isinf(setting.more_problems):
+                hopeless.append(setting)
+            else:
+                by_problems.setdefault(rounded_up(setting.more_problems), []).append(setting)
+        differ = len(by_problems) > 1 or bool(hopeless)
+        for problems in sorted(by_problems):
+            settings = by_problems[problems]
+            about = f" about {_names(settings, 'and')}" if differ else ""
+            amount = self.amount_text(self._amount_of(problems, settings))
+            problems_text = count(int(problems), "more problem")
+            clauses.append(f"about {problems_text} would decide{about}, and take about {amount}")
+        if hopeless:
+            limit = "the margin" if self.floor is None else "the floor"
+            names = f"{_names(hopeless, 'and')} {'is' if len(hopeless) == 1 else 'are'}"
+            clauses.append(f"{names} so close to {limit} that {MANY} times the problems wouldn't")
+        return "; ".join(clauses)
+
+    def _amount_of(self, problems: float, settings: Sequence[Setting]) -> float:
+        """Return what so many more problems take of these settings and of the reference."""
+        names = {setting.label for setting in settings} | {self.reference}
         amount = 0.0
         for setting in self.settings:
             per_answer = self.amount(setting.summary)
             if setting.label in names and per_answer is not None:
                 answers = setting.summary.accuracy.attempts
-                problems = max(1, setting.summary.accuracy.problems)
-                amount += most * per_answer.value * answers / problems
-        problems_text = count(math.ceil(most), "more problem")
-        verb = "it would take" if most == 1 else "they would take"
-        return f"about {problems_text} would decide, and {verb} about {self.amount_text(amount)}"
+                asked = max(1, setting.summary.accuracy.problems)
+                amount += problems * per_answer.value * answers / asked
+        return amount
 
     def amount(self, summary: SettingSummary) -> Estimate | None:
         """Return the mean amount per answer of what is saved: tokens, money or seconds."""
@@ -308,6 +343,24 @@ class Tuning:
             Column(f"{unit} per right answer", [summary.per_right for summary in summaries]),
         ]
         return columns
+
+    def _units(self) -> dict[str, str]:
+        """Return the units of the settings' estimates."""
+        unit = {"tokens": "output tokens", "cost": self.currency, "seconds": "seconds"}[self.by]
+        units = {
+            "accuracy": "fraction of answers that are right",
+            "tokens": "output tokens per answer",
+            "seconds": "seconds per answer",
+            "seconds_p50": "seconds",
+            "seconds_p95": "seconds",
+            "per_right": f"{unit} per right answer",
+            "difference": f"accuracy minus that of {self.reference or 'the reference'}",
+            "saving": f"fraction of the setting's {unit} that the chosen one saves",
+            "more_problems": "problems of all sizes together",
+        }
+        if self.currency:
+            units["cost"] = f"{self.currency} per answer"
+        return units
 
     def table(self) -> list[list[str]]:
         """Return the settings with their estimates as text, a heading first."""
@@ -352,6 +405,7 @@ class Tuning:
             "currency": self.currency,
             "margin": self.margin,
             "floor": self.floor,
+            "units": self._units(),
             "settings": [setting.as_json() for setting in self.settings],
             "steps": steps,
             "routing": routing_json(self.routing) if self.routing else None,
@@ -381,9 +435,14 @@ def tune(
     "seconds". Problems are asked as long as they inform; with `stored` none are.
     """
     study = with_goal(study, margin, floor, reference, by)
-    if stored:
+    if stored or is_log(study):
         return study.results(store).tuning
     return study.run(store=store, progress=progress).tuning
+
+
+def is_log(study: Study) -> bool:
+    """Return whether all answers come from another program's log, so that nothing can be asked."""
+    return all(isinstance(cell.model, FromLog) for cell in study.cells)
 
 
 def with_goal(
@@ -394,7 +453,8 @@ def with_goal(
     if study.stop and study.stop.get("goal") == "cheapest":
         stop = dict(study.stop)
     if margin is not None and floor is not None:
-        raise UserError("a setting is good enough by a margin or by a floor, not both")
+        message = "a setting is good enough by a margin or by a floor, not both"
+        raise UserError(message, hint="leave out --margin or --floor")
     if floor is not None:
         stop.pop("margin", None)
         stop.pop("reference", None)
@@ -558,7 +618,9 @@ def _setting(
     equal_settings: dict[int, str],
 ) -> Setting:
     choice: Choice = "undecided"
-    if i == standing.choice:
+    if not summary.accuracy.attempts:
+        choice = "no answers"
+    elif i == standing.choice:
         choice = "chosen"
     elif standing.quality[i] == "weak":
         choice = "too weak"
@@ -566,7 +628,7 @@ def _setting(
         choice = "no effect"
     elif standing.quality[i] == "good":
         choice = "good"
-    elif standing.choice is not None and design.extra_cost(scores, i, standing.choice) > 0:
+    elif standing.choice is not None and design.extra_cost_errors(scores, i, standing.choice) > 0:
         choice = "more expensive"
     difference = None
     if reference is not None and i != reference:
@@ -574,12 +636,16 @@ def _setting(
     saving = None
     if standing.choice is not None and i != standing.choice:
         saving = design.saving(scores, standing.choice, i)
-    more = 0.0
+    more: float | None = 0.0
     if choice == "undecided":
         rival = _rival(design, scores, i)
         if not standing.asked[i] and design.shortfall(scores, i, rival) > 0:
             choice = "probably too weak"
         more = design.problems_to_decide(scores, i, rival)
+        if more is not None:
+            if more > MANY * design.problems:
+                more = math.inf
+            more *= trial.problems_at_once(i)
     return Setting(
         label=trial.names[i],
         cells=trial.arms[i],

@@ -19,7 +19,7 @@ import numpy as np
 from ponder.core import Estimate, FromLog, Measure, UserError, error_at
 from ponder.core.errors import Location
 from ponder.core.text import count, number
-from ponder.stats.columns import Floats
+from ponder.stats.columns import FEWEST_PAIRS, Floats
 from ponder.stats.designs.best_arm import Best
 from ponder.stats.designs.cheapest import Cheapest
 from ponder.stats.designs.critical_size import Ladder
@@ -139,7 +139,8 @@ class Trial:
 
         The caller asks and stores each round before it takes the next one. If part of a round was
         not asked, the run is ending, and if none of it was answered, the next round would be the
-        same: both end the trial here.
+        same: both end the trial here. So does a model that answers nothing: without its answers
+        nothing is decided.
         """
         counts = [0] * len(self.arms)
         answered = 0
@@ -155,6 +156,8 @@ class Trial:
                 read = reader(store, self.by)
                 totals = self._totals(read, counts)
             if totals.stored < totals.planned or totals.answered == answered:
+                return
+            if self._has_silent_model(read, counts):
                 return
             answered = totals.answered
 
@@ -173,6 +176,8 @@ class Trial:
             counts = _sums(counts, additional)
             totals = self._totals(read, counts)
             if totals.stored < totals.planned or totals.answered == answered:
+                return counts, False
+            if self._has_silent_model(read, counts):
                 return counts, False
             answered = totals.answered
 
@@ -204,11 +209,29 @@ class Trial:
         totals = self._totals(read, everything)
         return totals.stored >= totals.planned
 
+    def problems_at_once(self, i: int) -> int:
+        """Return how many problems, one of each size, the design counts as one problem of an arm."""
+        arm = self.arms[i]
+        if len({cell.count for cell in arm}) > 1:
+            return 1
+        return len({cell.source for cell in arm})
+
     def attempts_at_most(self) -> int:
         """Return the most attempts that the design may ask for."""
         if isinstance(self.design, MaxSize):
             return self.design.search.most
         return sum(cell.quota.samples * cell.count for arm in self.arms for cell in arm)
+
+    def _has_silent_model(self, read: Reader, counts: Sequence[int]) -> bool:
+        """Return whether a model that is compared has answered none of three problems or more."""
+        if not self.across_models:
+            return False
+        for arm, problems in zip(self.arms, counts, strict=True):
+            if problems < FEWEST_PAIRS:
+                continue
+            if not any(result.answers for cell in arm for result in read(cell).values()):
+                return True
+        return False
 
     def _totals(self, read: Reader, counts: Sequence[int]) -> _Totals:
         planned = 0

@@ -177,9 +177,10 @@ def shown(tally: Tally) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        redraw_line()
-        if sys.stderr.isatty():
-            sys.stderr.write("\n")
+        if tally.planned or tally.tokens:  # else there was nothing to ask
+            redraw_line()
+            if sys.stderr.isatty():
+                sys.stderr.write("\n")
 
 
 def _in_notebook() -> bool:

@@ -45,6 +45,8 @@ SHAPE = 0.25  # half-way between Pocock's and O'Brien & Fleming's
 POCOCK = 0.5
 WORSE = 0.2  # fraction of the error that goes to calling a setting worse than another
 FUTILE = 0.1  # probability of ever being called good below which a setting is no longer asked
+OPTIMISM = 2.0  # standard errors above what is measured that a floor plans with
+MOST_PROBLEMS = 10**7  # that are ever said to decide
 POWER = 0.8  # of the test after as many problems as `problems_to_decide` returns
 
 
@@ -130,7 +132,7 @@ class Cheapest:
                 continue
             extra = 0.0
             if standing.choice is not None:
-                extra = self.extra_cost(scores, i, standing.choice, size)
+                extra = self.extra_cost_errors(scores, i, standing.choice, size)
             if extra <= self._bound("worse", len(scores), analysis, size):
                 candidates.append(i)
         standing.asked[:] = False
@@ -160,8 +162,7 @@ class Cheapest:
             sure_worse[same] = self._bound("worse", len(standing.quality), analysis, int(n))
         # A setting that is worse by the margin differs on some problems. If it hasn't been seen to,
         # the error is still that of such a setting (the null hypothesis, as in Tango's test).
-        least_variance = max(0.0, self.margin / self.samples - self.margin**2)
-        null_error = np.maximum(error, np.sqrt(least_variance / np.maximum(common, 1)))
+        null_error = np.maximum(error, np.sqrt(self._limit_variance() / np.maximum(common, 1)))
         not_worse = (lead + self.margin) / null_error > sure_good
         np.fill_diagonal(not_worse, True)
         block = np.ix_(settings, settings)
@@ -192,7 +193,9 @@ class Cheapest:
                 else:
                     spread = null_error[opponent, k]
                     n = int(common[opponent, k])
-                    chances.append(self._power(lead[opponent, k], spread, n, standing))
+                    above = lead[opponent, k] + self.margin
+                    planned = max(lead[opponent, k], 0.0) + self.margin
+                    chances.append(self._power(above, planned, spread, n, standing))
             power.append(min(chances))
         return power
 
@@ -201,14 +204,15 @@ class Cheapest:
     ) -> list[float]:
         """Compare settings with the floor; return for each the probability to be called good."""
         assert self.floor is not None
+        # Normal quantiles: the interval of an accuracy makes its own correction for few problems.
+        sure_good = self._normal_bound("good", len(standing.quality), analysis)
+        sure_worse = self._normal_bound("worse", len(standing.quality), analysis)
         power = []
         for k, i in enumerate(settings):
             n = int(np.isfinite(accuracy[k]).sum())
             if n < FEWEST_PAIRS:
                 power.append(1.0)
                 continue
-            sure_good = self._bound("good", len(standing.quality), analysis, n)
-            sure_worse = self._bound("worse", len(standing.quality), analysis, n)
             cautious = self._accuracy(accuracy[k], sure_good)
             if cautious.low >= self.floor:
                 standing.quality[i] = "good"
@@ -216,7 +220,9 @@ class Cheapest:
                 standing.quality[i] = "weak"
             above = cautious.value - self.floor
             error = (cautious.high - cautious.low) / 2 / sure_good
-            power.append(self._power(above - self.margin, error, n, standing))
+            # Planned at what was measured, a few unlucky answers at the first analysis end it.
+            planned = above + OPTIMISM * error
+            power.append(self._power(above, planned, error, n, standing))
         return power
 
     def _accuracy(self, scores: Floats, bound: float) -> Estimate:
@@ -235,30 +241,35 @@ class Cheapest:
 
     def _bound(self, test: Literal["good", "worse"], settings: int, analysis: int, n: int) -> float:
         """Return how many standard errors a test needs at an analysis of n problems."""
+        return as_t(self._normal_bound(test, settings, analysis), n)
+
+    def _normal_bound(self, test: Literal["good", "worse"], settings: int, analysis: int) -> float:
+        """Return the same where the standard error is known, whatever the number of problems."""
         error = (1 - self.level) * (1 - WORSE)
         shape = SHAPE
         if test == "worse":
             error = (1 - self.level) * WORSE
             shape = POCOCK
         comparisons = settings if self.floor is not None else max(1, settings - 1)
-        values = boundary(1 - error / comparisons, 1, len(self._sizes()), shape)
-        return as_t(values[analysis], n)
+        return boundary(1 - error / comparisons, 1, len(self._sizes()), shape)[analysis]
 
-    def _power(self, lead: float, error: float, n: int, standing: Standing) -> float:
+    def _power(
+        self, above: float, planned: float, error: float, n: int, standing: Standing
+    ) -> float:
         """Return the probability that a setting is called good by the last analysis.
 
-        The conditional power if it is as accurate as the other setting, or as far ahead as it is
-        now (Jennison & Turnbull 2000, ch. 10).
+        It is `above` the limit so far, and assumed to be `planned` above it on the remaining
+        problems (Jennison & Turnbull 2000, ch. 10).
         """
         fraction = min(1.0, n / self.problems)
         if fraction == 1:
             return 0.0
         if math.isinf(error):  # nothing is known yet
             return 1.0
-        z = (lead + self.margin) / error
-        planned = (max(lead, 0.0) + self.margin) / (error * math.sqrt(fraction))
+        z = above / error
+        drift = planned / (error * math.sqrt(fraction))
         last = self._bound("good", len(standing.quality), len(self._sizes()) - 1, self.problems)
-        lacking = last - z * math.sqrt(fraction) - planned * (1 - fraction)
+        lacking = last - z * math.sqrt(fraction) - drift * (1 - fraction)
         return NormalDist().cdf(-lacking / math.sqrt(1 - fraction))
 
     def _choice(self, scores: Sequence[Floats], standing: Standing) -> int | None:
@@ -276,7 +287,7 @@ class Cheapest:
 
     # --- What is reported ---
 
-    def extra_cost(
+    def extra_cost_errors(
         self, scores: Sequence[Floats], i: int, j: int, size: int | None = None
     ) -> float:
         """Return by how many standard errors setting i is more expensive than setting j."""
@@ -307,12 +318,15 @@ class Cheapest:
         """Return the fraction that i costs less than j, with an interval valid at every analysis."""
         first, second = _both_answered(scores[i], scores[j])
         n = len(first)
+        unknown = Estimate(math.nan, -math.inf, 1.0, 2 * n, n)
+        if n < FEWEST_PAIRS:
+            return unknown
         cost = first[:, 1]
         other_cost = second[:, 1]
         mean = cost.mean()
         other_mean = other_cost.mean()
-        if n < FEWEST_PAIRS or mean <= 0 or other_mean <= 0:
-            return Estimate(math.nan, -math.inf, 1.0, 2 * n, n)
+        if mean <= 0 or other_mean <= 0:
+            return unknown
         log_ratio = math.log(mean / other_mean)
         # what each problem adds to the error of the log ratio (delta method)
         influence = cost / mean - other_cost / other_mean
@@ -335,22 +349,56 @@ class Cheapest:
             return 0.0
         return -float(above.mean())
 
-    def problems_to_decide(self, scores: Sequence[Floats], i: int, j: int | None) -> float:
+    def problems_to_decide(self, scores: Sequence[Floats], i: int, j: int | None) -> float | None:
         """Return how many more problems would decide whether i is good enough, compared with j.
 
-        They decide with 80 % power if the accuracies are as measured so far. Infinite if i is
-        exactly at the limit.
+        With 80 % power, if they differ as they do now; infinite if it is right at the limit, None
+        if too few problems are answered to tell.
         """
         above = self._above_limit(scores, i, j)
         n = len(above)
-        if n < FEWEST_PAIRS or above.mean() == 0:
-            return math.inf
-        centred = above - above.mean()
-        _, error = smoothed_sums(centred.sum(), centred @ centred, n)
-        spread = float(error) * math.sqrt(n + 2)
-        last = self._bound("good", len(scores), len(self._sizes()) - 1, 10_000)
-        needed = ((last + z_quantile(POWER)) * spread / float(above.mean())) ** 2
-        return max(1.0, math.ceil(needed - n))
+        if n < FEWEST_PAIRS:
+            return None
+        mean = float(above.mean())
+        # Of the differences without the limit, as the analyses take them.
+        lead = mean - self.margin
+        squares = float(((above - self.margin) ** 2).mean())
+        test: Literal["good", "worse"] = "good" if mean > 0 else "worse"
+        last = self._bound(test, len(scores), len(self._sizes()) - 1, 10_000)
+
+        def is_decided(problems: int) -> bool:
+            if self.floor is not None:
+                middle = mean
+                error = math.sqrt(float(above.var()) / problems)
+            else:
+                smoothed_lead, smoothed_error = smoothed_sums(
+                    np.asarray(lead * problems), np.asarray(squares * problems), problems
+                )
+                middle = float(smoothed_lead) + self.margin
+                error = float(smoothed_error)
+            # Where no answers differ yet, the analyses assume the variance at the limit.
+            error = max(error, math.sqrt(self._limit_variance() / problems))
+            return abs(middle) >= (last + z_quantile(POWER)) * error
+
+        high = n + 1
+        while not is_decided(high):
+            high *= 2
+            if high > MOST_PROBLEMS:
+                return math.inf
+        low = max(n, high // 2)
+        while high - low > 1:
+            between = (low + high) // 2
+            if is_decided(between):
+                high = between
+            else:
+                low = between
+        return high - n
+
+    def _limit_variance(self) -> float:
+        """Return the least variance between problems of a setting that is right at the limit."""
+        if self.floor is not None:
+            return self.floor * (1 - self.floor) / self.samples
+        return max(0.0, self.margin / self.samples - self.margin**2)
 
     def _above_limit(self, scores: Sequence[Floats], i: int, j: int | None) -> Floats:
         """Return for each problem how far i is above the limit of good enough."""
