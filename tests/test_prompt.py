@@ -143,6 +143,9 @@ def test_every_turn_of_a_conversation_ends_with_it(serve, write, ponder) -> None
     assert tally["done"] == tally["right"] == 4
     bodies = served.state()["bodies"]
     assert len(bodies) == 4 * 5
+    transcript = next(Study.load("s.toml").results().attempts())
+    sent = json.loads(transcript.request())["messages"]
+    assert sent in [body["messages"] for body in bodies]
     for body in bodies:
         *earlier, last = users(body)
         assert last.endswith("\n\nBe concise.")
@@ -205,7 +208,7 @@ def test_mistakes_are_explained(settings, message) -> None:
         Prompt(**settings)
 
 
-def test_a_sweep_has_short_labels(write) -> None:
+def test_a_sweep_has_short_labels_and_its_own_forecasts(write, ponder) -> None:
     method = (
         '[[], [{ name = "prompt", style = ["concise", "draft"] }], '
         '[{ name = "prompt", style = "words", n = [20, 40] }]]'
@@ -222,6 +225,11 @@ def test_a_sweep_has_short_labels(write) -> None:
         "served + words n=20",
         "served + words n=40",
     ]
+    forecasts = json.loads(ponder("plan", "s.toml", "--json").stdout)["forecasts"]
+    plain, concise, draft, *_ = [forecast["tokens"] for forecast in forecasts]
+    assert plain["low"] < concise["low"] < draft["low"]
+    added = len("\n\nBe concise.")  # at most one token per byte, in each of four attempts
+    assert concise["at_most"] >= plain["at_most"] + 4 * added
 
 
 def test_try_shows_each_request(serve, ponder, folder) -> None:

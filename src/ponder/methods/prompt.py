@@ -7,9 +7,9 @@
 - `draft`: step by step, with at most five words a step (Chain of Draft, Xu et al. 2025). Their
   separator before the answer is left out, because the task says how to write the answer.
 - `words`: step by step, in at most `n` words (Constrained Chain-of-Thought, Nayab et al. 2024).
-- `direct`: the answer without any reasoning (the baseline of Xu et al. 2025). A model with a
-  thinking block thinks all the same. NoThinking (Ma et al. 2025) closes that block before the
-  reply begins; for this the model `endpoint` has `thinking = false`, the server's own switch.
+- `direct`: the answer without any reasoning (the baseline of Xu et al. 2025). It closes no thinking
+  block. NoThinking (Ma et al. 2025) does, before the reply begins; for this the model `endpoint`
+  has `thinking = false`, the server's own switch.
 
 The instruction is the last paragraph of the user's message, in every turn; earlier turns are shown
 without it. It is no system message, as in two of the papers: some chat templates refuse one, and in

@@ -100,7 +100,10 @@ def deploy(cell: StudyCell) -> Deployment:
     python = _python(model, body, addition)
     litellm = _litellm(model, body)
     if addition:
-        notes.append(f"each user message ends with {addition!r}, which LiteLLM's entry can't hold")
+        notes.append(
+            f"the last user message of a request ends with {addition!r}, "
+            "which LiteLLM's entry can't hold"
+        )
         body |= _messages(model, cell, problem)
     return Deployment(study, "; ".join(notes), preview.url, body, litellm, python)
 
