@@ -71,7 +71,7 @@ def test_only_the_question_changes() -> None:
 def test_styles_are_the_published_instructions() -> None:
     assert Prompt(style="words", n=45).instruction.endswith("limit the answer length to 45 words.")
     for style in ("concise", "draft", "direct"):
-        assert Prompt(style=style).instruction == INSTRUCTIONS[style]  # type: ignore[arg-type]
+        assert Prompt(style=style).instruction == INSTRUCTIONS[style]
 
 
 @pytest.mark.parametrize("methods", [(BRIEF, Vote(n=3)), (Vote(n=3), BRIEF)])
