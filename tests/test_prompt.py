@@ -241,3 +241,26 @@ def test_try_shows_each_request(serve, ponder, folder) -> None:
     assert shown.count("POST http") == 2
     assert "\\n\\nBe concise." in shown
     assert "5 words at most." in shown
+
+
+def test_room_for_a_prompt_is_checked_with_the_instruction(write, ponder) -> None:
+    write(
+        "roomless.py",
+        """
+'''Has no room for a prompt, and says which.'''
+from dataclasses import dataclass
+from ponder.core import ChecksPrompts, Method, UserError
+
+@dataclass(frozen=True)
+class Roomless(Method, ChecksPrompts):
+    def apply(self, model):
+        return model
+
+    def check_prompt(self, model, request):
+        raise UserError(f"no room for {request.messages[-1].content!r}")
+""",
+    )
+    method = '[{ name = "./roomless.py" }, { name = "prompt", style = "concise" }]'
+    settings = {"problems": 1, "cap": 10**6, "task": SUM, "url": "http://127.0.0.1:9/v1"}
+    write("s.toml", STUDY.format(method=method, **settings))
+    assert "Be concise.'" in ponder("run", "s.toml").stderr
