@@ -178,7 +178,8 @@ def solved(messages: list[dict[str, str]]) -> str:
             r"<answer>(-?\d+)", " ".join(m["content"] for m in messages if m["role"] == "assistant")
         )
         before = int(told[-1]) if told else 0
-        return f"So <answer>{before + sum(literal_eval(table[1])[key] for key in prompt.split(', '))}</answer>"
+        keys = prompt.partition("\n\n")[0].split(", ")  # an instruction may follow
+        return f"So <answer>{before + sum(literal_eval(table[1])[key] for key in keys)}</answer>"
     chain = re.search(r"What is ([\d +-]+)\?", prompt)
     return (
         f"<answer>{sum(int(n) for n in chain[1].replace(' ', '').replace('-', '+-').split('+'))}</answer>"

@@ -15,7 +15,7 @@ import pytest
 import ponder
 from ponder import Study
 from ponder.core import UserError
-from ponder.results.deploy import deploy
+from ponder.results.deploy import MESSAGES, REQUEST, deploy
 from ponder.store.store import Store
 
 # Higher efforts take more tokens; `low` and `medium` are equally good, and `tiny` is not.
@@ -277,9 +277,10 @@ ENDPOINTS = {
 }
 
 
+@pytest.mark.parametrize("instruction", ["", "Be brief."])
 @pytest.mark.parametrize("protocol", ENDPOINTS)
 def test_the_line_of_python_sends_the_request_that_was_measured(
-    protocol, write, serve, monkeypatch
+    protocol, instruction, write, serve, monkeypatch
 ) -> None:
     monkeypatch.setenv("TEST_KEY", "k-test")
     server = serve()
@@ -302,6 +303,7 @@ id = "{model}"
 url = "{url}"
 budget = 4096
 {ENDPOINTS[protocol]}
+{f'method = [{{ name = "prompt", text = "{instruction}" }}]' if instruction else ""}
 """,
     )
     deployment = deploy(Study.load("s.toml").cells[0])
@@ -310,8 +312,18 @@ budget = 4096
     exec(deployment.python, names)
     (sent,) = server.state()["bodies"]
     for field, value in deployment.body.items():
-        assert camel(sent[field]) == value, field
+        if field not in MESSAGES:
+            assert camel(sent[field]) == value, field
     assert "model_name" in deployment.litellm
+    (messages,) = [value for field, value in sent.items() if field in MESSAGES]
+    text = "1 + 1?"
+    if instruction:
+        text = f"1 + 1?\n\n{instruction}"
+        body = json.dumps(deployment.body)
+        assert json.dumps(f"{REQUEST}\n\n{instruction}") in body
+        assert "which LiteLLM's entry can't hold" in deployment.note
+    assert json.dumps(text) in json.dumps(messages)
+    assert set(MESSAGES).isdisjoint(deployment.body) != bool(instruction)
 
 
 def camel(value: Any) -> Any:

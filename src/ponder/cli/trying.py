@@ -23,7 +23,7 @@ from ponder.cli.options import (
     plugin_settings,
 )
 from ponder.cli.output import bold, say, table, tell, wrap
-from ponder.core import Request, UserError
+from ponder.core import Message, Request, UserError
 from ponder.core.capabilities import parse_answer, parse_turns, right_answer
 from ponder.core.errors import Location
 from ponder.core.text import count, interval, printable
@@ -220,15 +220,19 @@ def _study(task: str, content: dict[str, Any], size: int | None, settings: Seque
 
 def _requests(study: Study) -> Iterator[str]:
     """Yield the first request to each endpoint, as it is sent."""
+    from ponder.methods.prompt import prompted
     from ponder.models.endpoint import Endpoint
 
-    previewed = set[bytes]()
+    previewed = set[tuple[bytes, tuple[Message, ...]]]()
     for cell in study.cells:
         problem = next(cell.asked(), None)
-        if not isinstance(cell.model, Endpoint) or problem is None or cell.base_key in previewed:
+        if not isinstance(cell.model, Endpoint) or problem is None:
             continue
-        previewed.add(cell.base_key)
-        request = Request.first_turn(cell.task, problem, cell.attempt_seed(problem, 0, 0))
+        seed = cell.attempt_seed(problem, 0, 0)
+        request = prompted(cell.methods, Request.first_turn(cell.task, problem, seed))
+        if (cell.base_key, request.messages) in previewed:
+            continue
+        previewed.add((cell.base_key, request.messages))
         yield printable(cell.model.preview(request).text())
 
 

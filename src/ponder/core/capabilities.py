@@ -209,6 +209,10 @@ class FromLog:
 # Models
 
 
+class IgnoresMessages:
+    """A model that answers from the problem itself, whatever a request's messages say."""
+
+
 class Sampled(ABC):
     """A model with a temperature."""
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ponder.core import Model, Request, UserError, not_in_key, seed_from
+from ponder.core import IgnoresMessages, Model, Request, UserError, not_in_key, seed_from
 
 
 @dataclass(kw_only=True)
-class Slipping(Model):
+class Slipping(Model, IgnoresMessages):
     # the error that it makes every time; carry: it forgets carries, as described above
     slip: Literal["", "carry"] = ""
     fraction: float = 1.0  # of the problems on which it makes the error; the others are right

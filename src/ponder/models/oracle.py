@@ -13,14 +13,23 @@ import math
 import random
 from dataclasses import dataclass
 
-from ponder.core import Bill, Completion, Model, Request, UserError, not_in_key, renamed
+from ponder.core import (
+    Bill,
+    Completion,
+    IgnoresMessages,
+    Model,
+    Request,
+    UserError,
+    not_in_key,
+    renamed,
+)
 from ponder.core.capabilities import grade_turns, judge_of_task, solve_turn, solve_turns
 
 GIVES_UP = "I give up."
 
 
 @dataclass(kw_only=True)
-class Oracle(Model):
+class Oracle(Model, IgnoresMessages):
     critical_size: float = renamed("gives_out", math.inf)  # the size at which accuracy is 50 %
     steepness: float = 8.0  # slope of the logistic curve in log size
     error: float = 0.0  # fraction of wrong answers at any size

@@ -16,6 +16,7 @@ from ponder.core import (
     Bill,
     Completion,
     CountedBy,
+    IgnoresMessages,
     Model,
     ModelFailure,
     Request,
@@ -45,7 +46,7 @@ class StoredReply(msgspec.Struct):
 
 
 @dataclass(kw_only=True)
-class Replay(Model):
+class Replay(Model, IgnoresMessages):
     file: Path  # JSONL, relative to the study's folder
     concurrency: int = not_in_key(64)  # answers in progress at once
 

@@ -2,7 +2,9 @@
 
 The body is the one that Ponder sent, without the messages and without what differs between
 attempts. Its fields become a call of the provider's Python package and an entry for LiteLLM. Fields
-that these have no argument for go into `extra_body`.
+that these have no argument for go into `extra_body`. With the method `prompt` the body has the
+messages too, with `REQUEST` in place of the question, and the Python adds the instruction to the
+last message.
 """
 
 from __future__ import annotations
@@ -10,14 +12,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ponder.core import Cell, Plugin, Request
+from ponder.core import Cell, Message, Plugin, Problem, Request
 from ponder.core.capabilities import BudgetsThinking
 from ponder.core.nouns import Prices
 from ponder.core.settings import toml
 from ponder.methods.budget_force import BudgetForce
+from ponder.methods.prompt import Prompt, prompted
 from ponder.models.endpoint import Endpoint
 from ponder.models.endpoint.providers import PROVIDERS
 from ponder.models.imported import Imported
@@ -25,17 +28,9 @@ from ponder.study.cell import StudyCell
 from ponder.study.prices import FoundPrices
 
 # Fields of a request that hold the prompt, or that differ between attempts.
-VARYING = (
-    "messages",
-    "input",
-    "contents",
-    "system",
-    "instructions",
-    "systemInstruction",
-    "seed",
-    "stream",
-    "stream_options",
-)
+MESSAGES = ("messages", "input", "contents", "system", "instructions", "systemInstruction")
+VARYING = (*MESSAGES, "seed", "stream", "stream_options")
+REQUEST = "{your request}"  # stands for a user's message
 # Arguments of the OpenAI package's chat completions, and of LiteLLM's.
 CHAT_ARGUMENTS = (
     "model",
@@ -84,6 +79,8 @@ def deploy(cell: StudyCell) -> Deployment:
     model = cell.model
     method_names = []  # of those that are more than a setting of the request
     for method in cell.methods:
+        if isinstance(method, Prompt):
+            continue
         with_budget = None
         if isinstance(method, BudgetForce) and isinstance(model, BudgetsThinking):
             with_budget = model.with_think(method.think)
@@ -99,10 +96,35 @@ def deploy(cell: StudyCell) -> Deployment:
     problem = next(iter(cell.asked()))
     preview = model.preview(Request.first_turn(cell.task, problem))
     body = {name: value for name, value in preview.body.items() if name not in VARYING}
-    note = ""
+    notes = []
     if method_names:
-        note = f"this is one request; the method {', '.join(method_names)} is applied around it"
-    return Deployment(study, note, preview.url, body, _litellm(model, body), _python(model, body))
+        notes.append(
+            f"this is one request; the method {', '.join(method_names)} is applied around it"
+        )
+    addition = _addition(cell)
+    python = _python(model, body, addition)
+    litellm = _litellm(model, body)
+    if addition:
+        notes.append(
+            f"the last user message of a request ends with {addition!r}, "
+            "which LiteLLM's entry can't hold"
+        )
+        body |= _messages(model, cell, problem)
+    return Deployment(study, "; ".join(notes), preview.url, body, litellm, python)
+
+
+def _addition(cell: StudyCell) -> str:
+    """Return what the methods `prompt` of a cell add to a user's message."""
+    additions = [method.addition for method in cell.methods if isinstance(method, Prompt)]
+    return "".join(reversed(additions))  # the last method is the first to see a request
+
+
+def _messages(model: Endpoint, cell: StudyCell, problem: Problem) -> dict[str, Any]:
+    """Return the fields of a request's body that hold its messages, with the instruction."""
+    standing = replace(problem, turns=(REQUEST,))
+    request = Request(cell.task, standing, (Message("user", REQUEST),), seed=0)
+    body = model.preview(prompted(cell.methods, request)).body
+    return {name: value for name, value in body.items() if name in MESSAGES}
 
 
 def _model_table(cell: Cell) -> str:
@@ -165,7 +187,17 @@ def _litellm(model: Endpoint, body: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _python(model: Endpoint, body: Mapping[str, Any]) -> str:
+def _python(model: Endpoint, body: Mapping[str, Any], addition: str) -> str:
+    """Return a call of the provider's own package, after adding to the user's message."""
+    call = _call(model, body)
+    if not addition:
+        return call
+    if model.protocol_name == "gemini":
+        return f"contents += {addition!r}\n{call}"
+    return f'messages[-1]["content"] += {addition!r}\n{call}'
+
+
+def _call(model: Endpoint, body: Mapping[str, Any]) -> str:
     """Return a call of the provider's own package."""
     key = '"none"'  # the packages want one even where the server doesn't
     if model.key:

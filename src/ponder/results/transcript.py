@@ -15,8 +15,9 @@ from functools import cached_property
 from html import escape
 from typing import Any
 
-from ponder.core import Attempt, Completion, Drawing, Judgement, Message
+from ponder.core import Attempt, Completion, Drawing, Judgement, Message, Request
 from ponder.core.capabilities import Drawable, history_message, parse_turns, right_answer
+from ponder.methods.prompt import prompted
 from ponder.study.cell import StudyCell
 
 MOST_TURNS = 200  # that a page shows
@@ -115,11 +116,16 @@ class Transcript:
             *cell.memory.visible(list(self._past(last))),
             Message("user", problem.turns[last]),
         )
+        seed = cell.attempt_seed(problem, self.attempt.sample, last)
+        request = Request(cell.task, problem, messages, seed, turn=last)
         data = {
             "model": dict(cell.model_settings),
             "methods": [{"name": use.name, **use.settings} for use in cell.chain],
-            "seed": cell.attempt_seed(problem, self.attempt.sample, last),
-            "messages": [{"role": m.role, "content": m.content} for m in messages],
+            "seed": seed,
+            "messages": [
+                {"role": message.role, "content": message.content}
+                for message in prompted(cell.methods, request).messages
+            ],
         }
         return json.dumps(data, indent=1, ensure_ascii=False, default=str)
 

@@ -36,6 +36,7 @@ from ponder.core import (
 )
 from ponder.core.capabilities import judge_of_task
 from ponder.core.text import count
+from ponder.methods.prompt import prompted
 from ponder.run.caps import (
     Money,
     check,
@@ -400,10 +401,12 @@ def _prompts(cell: StudyCell, problem: Problem) -> Spend:
     """Return what the prompts of one attempt take at least, if every reply is empty."""
     total = Spend()
     history: list[Message] = []
-    for text in problem.turns:
+    for turn, text in enumerate(problem.turns):
         question = Message("user", text)
         messages = (*problem.opening(), *cell.memory.visible(history), question)
-        characters = sum(len(message.content) for message in messages)
+        request = Request(cell.task, problem, messages, seed=0, turn=turn)
+        asked = prompted(cell.methods, request)
+        characters = sum(len(message.content) for message in asked.messages)
         total = total.plus(Spend(characters // CHARACTERS_PER_TOKEN))
         history += [question, Message("assistant", "")]
     return total

@@ -30,6 +30,7 @@ from ponder.core.capabilities import (
 )
 from ponder.core.errors import Location
 from ponder.core.settings import Table, base, build, check_keys, check_name, convert, variants
+from ponder.methods.prompt import prompted
 from ponder.study.cell import StudyCell
 
 if TYPE_CHECKING:
@@ -172,7 +173,8 @@ def _check_prompts(cell: StudyCell) -> None:
     for method in cell.methods:
         if isinstance(method, ChecksPrompts):
             for problem in some_problems(cell):
-                method.check_prompt(cell.model, Request.first_turn(cell.task, problem))
+                request = prompted(cell.methods, Request.first_turn(cell.task, problem))
+                method.check_prompt(cell.model, request)
 
 
 def some_problems(cell: StudyCell) -> Iterator[Problem]:
