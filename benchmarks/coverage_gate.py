@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ponder.cli.gate import Gate, Judged
+from ponder.cli.gate import Gate, GateResult
 from ponder.core import Estimate
 from ponder.stats.columns import Columns, Floats
 from ponder.stats.designs.sequential import analysis_sizes
@@ -81,14 +81,14 @@ def side(attempts: Attempts, problems: int) -> Side:
     return Side(data, variant, None, 0, 0)
 
 
-def run(gate: Gate, tasks: list[tuple[Attempts, Attempts]]) -> tuple[Judged, int]:
+def run(gate: Gate, tasks: list[tuple[Attempts, Attempts]]) -> tuple[GateResult, int]:
     """Return how a gate judges at the end of an adaptive run, and the problems that it asked."""
     problems = len(tasks[0][0].right)
-    judged = Judged(gate, {})
+    judged = GateResult(gate, {})
     for asked in analysis_sizes(problems):
         pairs = [Pair(side(baseline, asked), side(new, asked)) for baseline, new in tasks]
         judgements = judge(pairs, gate.conditions, gate.margin, asked / problems)
-        judged = Judged(gate, {str(number): each for number, each in enumerate(judgements)})
+        judged = GateResult(gate, {str(number): each for number, each in enumerate(judgements)})
         if judged.decided:
             return judged, asked
     return judged, problems

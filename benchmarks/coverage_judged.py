@@ -17,7 +17,7 @@ import numpy as np
 
 from ponder.core import Estimate
 from ponder.stats.accuracy import accuracy
-from ponder.stats.judged import FEWEST, Judged, corrected
+from ponder.stats.judged import FEWEST, JudgedColumns, corrected
 
 Row = tuple[str, float, float, int]  # scenario, coverage, mean width, replicates
 LABELS = (20, 50, 200)
@@ -51,7 +51,7 @@ DESIGNS = (
 
 def simulated(
     design: Design, true: float, judge: tuple[float, float], labels: int, rng: np.random.Generator
-) -> Judged:
+) -> JudgedColumns:
     """Draw the attempts of a study, the judge's verdicts, and the labels."""
     ability = np.full(design.problems, true)
     if design.correlation:
@@ -64,7 +64,7 @@ def simulated(
     judged = rng.random(len(problem)) >= design.truncated
     labelled = np.zeros(len(problem), dtype=np.bool_)
     labelled[rng.choice(judged.nonzero()[0], labels, replace=False)] = True
-    return Judged(says_right & judged, judged, labelled, right & labelled, problem)
+    return JudgedColumns(says_right & judged, judged, labelled, right & labelled, problem)
 
 
 def coverage(

@@ -45,7 +45,7 @@ batch = true
 {model}
 """
 LENGTHS = {"median": 300, "sigma": 0.4}
-SECONDS = {"QUIET": 0.05, "FIRST_POLL": 0.02, "LONGEST_POLL": 0.05, "LISTED": 0.0}
+SECONDS = {"COLLECT_SECONDS": 0.05, "FIRST_POLL": 0.02, "LONGEST_POLL": 0.05, "LISTING_DELAY": 0.0}
 # The same for a process of its own.
 HURRY = "; ".join(
     ["from ponder.models.endpoint import batch"]

@@ -19,7 +19,7 @@ from ponder.core import Bill, Completion, ModelFailure, Spend, UserError
 from ponder.models.endpoint import Endpoint, stream
 from ponder.models.endpoint.chat import decode
 from ponder.models.endpoint.counting import load_tokenizer
-from ponder.models.endpoint.reply import Malformed, Reply, Usage, believed, slack
+from ponder.models.endpoint.reply import Malformed, Reply, Usage, slack, without_false_count
 
 
 def said(message: Any, finish: Any = "stop", **more: Any) -> Reply:
@@ -581,6 +581,6 @@ def test_a_reply_without_text_and_counts_may_have_taken_its_budget() -> None:
 def test_a_count_that_its_text_disproves_is_as_if_not_given(text, tokens, is_believed) -> None:
     usage = Usage(prompt=40, completion=tokens, output=tokens, reported=True)
     reply = Reply(text, "", "end", "", written=(text,), usage=usage)
-    assert (believed(reply).usage.output == tokens) is is_believed
+    assert (without_false_count(reply).usage.output == tokens) is is_believed
     # A summary isn't what was billed.
-    assert believed(replace(reply, summarized=True)).usage.output == tokens
+    assert without_false_count(replace(reply, summarized=True)).usage.output == tokens

@@ -40,7 +40,7 @@ def test_conditions(text: str, condition: Condition) -> None:
     gate = Gate.read([text, "inconclusive", text], 0.03, "output")
     (read,) = gate.conditions
     assert read.limit == pytest.approx(condition.limit)
-    assert (read.text, read.measure, read.above) == (text, condition.measure, condition.above)
+    assert (read.text, read.quantity, read.above) == (text, condition.quantity, condition.above)
     assert gate.fails_if_inconclusive
 
 

@@ -9,16 +9,16 @@ import pytest
 from made_up import outcome
 
 from ponder.stats.accuracy import accuracy
-from ponder.stats.judged import FEWEST, Judged, agreement, corrected, judged
+from ponder.stats.judged import FEWEST, JudgedColumns, agreement, corrected, judged
 
 
-def columns(right, label, labelled=None, problem=None, has_verdict=None) -> Judged:
+def columns(right, label, labelled=None, problem=None, has_verdict=None) -> JudgedColumns:
     """Columns of attempts, at one problem each unless said otherwise."""
     right = np.array(right, dtype=np.bool_)
     labelled = np.ones(len(right), np.bool_) if labelled is None else np.array(labelled, np.bool_)
     has_verdict = np.ones(len(right), np.bool_) if has_verdict is None else has_verdict
     problem = np.arange(len(right)) if problem is None else np.array(problem)
-    return Judged(
+    return JudgedColumns(
         right & has_verdict, has_verdict, labelled, np.array(label, np.bool_) & labelled, problem
     )
 

@@ -19,7 +19,7 @@ from viewed import fill, get, served, study
 from ponder import Study
 from ponder.results.html_pages import templates
 from ponder.results.report import report
-from ponder.results.tuning_section import LISTED
+from ponder.results.tuning_section import MAX_LISTED
 from ponder.results.view import pages
 from ponder.results.view.estimates import _estimated, figure_request
 from ponder.results.view.stores import ViewedStore
@@ -121,7 +121,7 @@ def test_each_problem_that_changes_leads_to_both_transcripts(address) -> None:
     section = section_of(figures(address))
     assert "short → long <span" in section
     (gained, gains), (lost, losses) = lists_of(section)
-    assert (gained, len(gains)) == (40, LISTED)
+    assert (gained, len(gains)) == (40, MAX_LISTED)
     assert (lost, len(losses)) == (20, 20)
     assert "The first 20 of 40." in section
     assert get(address, "/ponder/tuned/compare?a=short&b=long")[0] == 200

@@ -12,13 +12,13 @@ from ponder.cli import complete
 from ponder.cli.gate import Gate, check_measures, markdown_summary, write_junit
 from ponder.cli.options import FILE, command, load, study_options
 from ponder.cli.output import bold, say, table, tell, wrap
-from ponder.cli.sides import both_stored, with_baseline
+from ponder.cli.sides import sides_from_stores, sides_with_baseline
 from ponder.core import UserError
 from ponder.core.text import count, interval
 
 if TYPE_CHECKING:
-    from ponder.cli.gate import Judged
-    from ponder.cli.sides import Model, Sides
+    from ponder.cli.gate import GateResult
+    from ponder.cli.sides import ComparedModel, Sides
     from ponder.core import Attempt, Outcome, Records, Tables
 
 STDOUT = Path("-")
@@ -126,9 +126,9 @@ def compare(
             raise UserError("A is the baseline, so only B is named", hint=hint)
         loaded = load(study, settings, models)
         run_b = command("run", study, settings, store, models)
-        sides = with_baseline(loaded, store, baseline, a, gate, run_b, asks=runs)
+        sides = sides_with_baseline(loaded, store, baseline, a, gate, run_b, asks=runs)
     else:
-        sides = both_stored(study, settings, models, (store, b_store), (a, b), b_study)
+        sides = sides_from_stores(study, settings, models, (store, b_store), (a, b), b_study)
         check_measures(gate.conditions, (sides.first, sides.second))
     if disagree is not None:
         records = disagreements(sides, disagree)
@@ -140,16 +140,16 @@ def compare(
     judged = None
     if gate.conditions:
         judged = gate.judged(sides.tasks, sides.fraction)
-        tables["gate"] = [judged.json() | {"asked": sides.asked}]
+        tables["gate"] = [judged.json() | {"asked": sides.asked_text}]
     if junit and judged:
         write_junit(junit, judged, Path(study).stem, sides.names)
     this_command = command("compare", study, settings, store, models, sides.arguments)
     show = f"{this_command} --disagree SIZE"
     if markdown:
-        summary = markdown_summary(tables, judged, sides.asked, _quantities(tables), show)
+        summary = markdown_summary(tables, judged, sides.asked_text, _quantities(tables), show)
         _write_markdown(markdown, summary)
     if markdown != STDOUT:
-        say(tables, as_json, lambda: text(tables, show, sides.asked, judged))
+        say(tables, as_json, lambda: text(tables, show, sides.asked_text, judged))
     if judged and (as_json or markdown == STDOUT):
         tell(judged.sentence())
     if judged and judged.failing:
@@ -239,7 +239,7 @@ def _write_markdown(path: Path, summary: str) -> None:
     path.write_text(summary, "utf-8")
 
 
-def text(tables: Tables, show: str, asked: str, judged: Judged | None) -> str:
+def text(tables: Tables, show: str, asked: str, judged: GateResult | None) -> str:
     """Return for each task the table of quantities, notes, the table by size, and the verdict.
 
     `show` is the command that prints the attempts on which A and B disagree; `asked` says how much
@@ -402,7 +402,7 @@ def _rates(outcomes: list[Outcome], size: int) -> dict[str, float]:
 
 
 def _attempts(
-    model: Model, outcomes: list[Outcome], size: int, problems: set[str]
+    model: ComparedModel, outcomes: list[Outcome], size: int, problems: set[str]
 ) -> dict[str, list[dict[str, Any]]]:
     """Return a model's attempts at some problems, by problem, with their texts if it has them."""
     from ponder.store.store import Store

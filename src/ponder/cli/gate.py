@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ponder.core import UserError
 from ponder.core.plugins import nearest
-from ponder.core.text import printable
+from ponder.core.text import points, printable
 
 if TYPE_CHECKING:
-    from ponder.cli.sides import Model
+    from ponder.cli.sides import ComparedModel
     from ponder.core import Outcome, Tables
     from ponder.stats.gate import Condition, Judgement
 
@@ -24,9 +23,9 @@ Tasks: TypeAlias = "Mapping[str, tuple[list[Outcome], list[Outcome]]]"
 WORSE = "worse"
 INCONCLUSIVE = "inconclusive"
 THRESHOLD = re.compile(
-    r"(?P<measure>[a-z]+)\s*(?P<side>[<>])\s*(?P<limit>[+−-]?\d+(?:\.\d+)?)\s*(?P<unit>%|points)?"
+    r"(?P<quantity>[a-z]+)\s*(?P<side>[<>])\s*(?P<limit>[+−-]?\d+(?:\.\d+)?)\s*(?P<unit>%|points)?"
 )
-MEASURES = ("accuracy", "tokens", "cost", "seconds")
+QUANTITIES = ("accuracy", "tokens", "cost", "seconds")
 EXAMPLES = "--fail-if worse, --fail-if 'tokens > +10%', --fail-if 'accuracy < -2'"
 
 
@@ -52,17 +51,18 @@ class Gate:
         return cls(conditions, INCONCLUSIVE in texts, margin, tokens)
 
     @property
-    def about_costs(self) -> bool:
-        return any(condition.measure == "cost" for condition in self.conditions)
+    def needs_costs(self) -> bool:
+        return any(condition.quantity == "cost" for condition in self.conditions)
 
     def judged(
         self,
         tasks: Tasks,
         fraction: float | None = None,
-    ) -> Judged:
+    ) -> GateResult:
         """Judge each condition on each task.
 
-        `fraction`: how much of its problems an adaptive run has asked; None: it wasn't adaptive.
+        `fraction` is how much of its problems an adaptive run has asked, or None if it wasn't
+        adaptive.
         """
         from ponder.figures._units import token_kind
         from ponder.stats.gate import judge
@@ -72,14 +72,14 @@ class Gate:
         for of_a, of_b in tasks.values():
             outcomes += [*of_a, *of_b]
         kind = token_kind(outcomes, self.tokens)
-        pairs = [pair(of_a, of_b, kind, money=self.about_costs) for of_a, of_b in tasks.values()]
+        pairs = [pair(of_a, of_b, kind, money=self.needs_costs) for of_a, of_b in tasks.values()]
         judgements = judge(pairs, self.conditions, self.margin, fraction)
-        return Judged(self, dict(zip(tasks, judgements, strict=True)))
+        return GateResult(self, dict(zip(tasks, judgements, strict=True)))
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What the attempts say of each condition of a gate, by task."""
+class GateResult:
+    """The judgement of each condition of a gate, by task."""
 
     gate: Gate
     by_task: Mapping[str, Sequence[Judgement]]
@@ -93,12 +93,12 @@ class Judged:
         return self._with_status(*statuses)
 
     def _with_status(self, *statuses: str) -> list[tuple[str, Judgement]]:
-        chosen = []
+        matching = []
         for task, judgements in self.by_task.items():
             for judgement in judgements:
                 if judgement.status in statuses:
-                    chosen.append((task, judgement))
-        return chosen
+                    matching.append((task, judgement))
+        return matching
 
     @property
     def decided(self) -> bool:
@@ -178,12 +178,12 @@ def _condition(text: str) -> Condition:
     if text == WORSE:
         return WORSE_CONDITION
     match = THRESHOLD.fullmatch(text.strip())
-    measure: Any = match["measure"] if match else re.split(r"[\s<>=]", text.strip())[0]
-    if measure not in MEASURES:
+    quantity: Any = match["quantity"] if match else re.split(r"[\s<>=]", text.strip())[0]
+    if quantity not in QUANTITIES:
         raise UserError(
             f"there is no condition `{text}`",
             where="--fail-if",
-            hint=nearest(measure, [WORSE, INCONCLUSIVE, *(f"{name} > …" for name in MEASURES)])
+            hint=nearest(quantity, [WORSE, INCONCLUSIVE, *(f"{name} > …" for name in QUANTITIES)])
             + f"; for example {EXAMPLES}",
         )
     if not match:
@@ -194,33 +194,33 @@ def _condition(text: str) -> Condition:
         )
     limit = float(match["limit"].replace("−", "-"))
     above = match["side"] == ">"
-    if measure == "accuracy":
+    if quantity == "accuracy":
         if match["unit"] == "%":
             raise UserError(
                 "a limit of accuracy is in points, not in percent",
                 where="--fail-if",
                 hint="--fail-if 'accuracy < -2' fails at a loss of more than 2 points",
             )
-        return Condition(text, measure, above, limit / 100)
+        return Condition(text, quantity, above, limit / 100)
     if match["unit"] != "%":
         raise UserError(
-            f"a limit of {measure} is a change in percent",
+            f"a limit of {quantity} is a change in percent",
             where="--fail-if",
-            hint=f"--fail-if '{measure} {match['side']} {limit:+g}%'",
+            hint=f"--fail-if '{quantity} {match['side']} {limit:+g}%'",
         )
     if limit <= -100:
-        raise UserError(f"{measure} can't fall by {-limit:g} %", where="--fail-if")
-    return Condition(text, measure, above, 1 + limit / 100)
+        raise UserError(f"{quantity} can't fall by {-limit:g} %", where="--fail-if")
+    return Condition(text, quantity, above, 1 + limit / 100)
 
 
-def check_measures(conditions: Iterable[Condition], models: Sequence[Model]) -> None:
+def check_measures(conditions: Iterable[Condition], models: Sequence[ComparedModel]) -> None:
     """Raise `UserError` if a condition is about costs or seconds that a model doesn't have."""
     for condition in conditions:
-        if condition.measure == "cost":
+        if condition.quantity == "cost":
             _check_costs(condition, models)
         for model in models:
             recorded = any(outcome.seconds for outcome in model.outcomes)
-            if condition.measure == "seconds" and model.outcomes and not recorded:
+            if condition.quantity == "seconds" and model.outcomes and not recorded:
                 raise UserError(
                     f"`{condition.text}`: no seconds were recorded of `{model.label}` in "
                     f"{model.file}",
@@ -229,7 +229,7 @@ def check_measures(conditions: Iterable[Condition], models: Sequence[Model]) -> 
                 )
 
 
-def _check_costs(condition: Condition, models: Sequence[Model]) -> None:
+def _check_costs(condition: Condition, models: Sequence[ComparedModel]) -> None:
     from ponder.study.prices import HINT
 
     for model in models:
@@ -253,23 +253,18 @@ def effect_text(judgement: Judgement) -> str:
     """Return what was measured: `accuracy −4.0 points [−9.2, +1.1]`, `tokens +23 % [+19, +27]`."""
     effect = judgement.effect
     assert effect is not None
-    measure = judgement.condition.measure
-    if measure in ("verdict", "accuracy"):
-        value, low, high = (_signed(100 * x) for x in (effect.value, effect.low, effect.high))
-        return f"accuracy {value} points [{low}, {high}]"
-    value, low, high = (_signed(100 * (x - 1)) for x in (effect.value, effect.low, effect.high))
-    return f"{measure} {value} % [{low}, {high}]"
-
-
-def _signed(value: float) -> str:
-    if math.isinf(value):
-        return "?"
-    return f"{round(value, 1) + 0.0:+.1f}".replace("-", "−")
+    quantity = judgement.condition.quantity
+    if quantity in ("verdict", "accuracy"):
+        ends = f"[{points(effect.low)}, {points(effect.high)}]"
+        return f"accuracy {points(effect.value)} points {ends}"
+    # Changes in percent have the digits of percentage points.
+    ends = f"[{points(effect.low - 1)}, {points(effect.high - 1)}]"
+    return f"{quantity} {points(effect.value - 1)} % {ends}"
 
 
 def limit_text(condition: Condition) -> str:
     """Return a condition's limit: `+10 %`, `−2 points`."""
-    if condition.measure == "accuracy":
+    if condition.quantity == "accuracy":
         return f"{100 * condition.limit:+g} points".replace("-", "−")
     return f"{100 * (condition.limit - 1):+.4g} %".replace("-", "−")
 
@@ -277,7 +272,7 @@ def limit_text(condition: Condition) -> str:
 # Files for a forge.
 
 
-def write_junit(path: Path, judged: Judged, study: str, names: tuple[str, str]) -> None:
+def write_junit(path: Path, judged: GateResult, study: str, names: tuple[str, str]) -> None:
     """Write JUnit XML with one test case per task and condition.
 
     A condition that can't be told is skipped, or an error with `--fail-if inconclusive`.
@@ -324,8 +319,8 @@ def write_junit(path: Path, judged: Judged, study: str, names: tuple[str, str]) 
 
 def markdown_summary(
     tables: Tables,
-    judged: Judged | None,
-    asked: str,
+    judged: GateResult | None,
+    asked_text: str,
     rows: Mapping[str, Sequence[Sequence[str]]],
     show: str,
 ) -> str:
@@ -344,8 +339,8 @@ def markdown_summary(
         task = f"{record['task']}: " if len(comparisons) > 1 else ""
         paragraphs.append(_escaped(f"{task}{record['sentence']}."))
     paragraphs.append(_escaped(f"A is {first['a']}, B is {first['b']}."))
-    if asked:
-        paragraphs.append(f"This adaptive run {asked}.")
+    if asked_text:
+        paragraphs.append(f"This adaptive run {asked_text}.")
     if judged:
         conditions = [("task", "fails if", "B against A", "result")]
         for task, judgements in judged.by_task.items():

@@ -29,18 +29,18 @@ ADAPTIVE = (
 )
 
 
-class Model(NamedTuple):
-    """One of the two: a study's variant, or one training seed of it."""
+class ComparedModel(NamedTuple):
+    """A model to compare: a variant of a study, or one training seed of it."""
 
     label: str
     file: Path  # the store or the baseline that has its attempts
-    cells: list[StudyCell]  # none of a baseline, which has no texts
+    cells: list[StudyCell]  # empty for a baseline
     outcomes: list[Outcome]
     currencies: set[str]  # of what its attempts cost
 
     @property
     def costs_known(self) -> bool:
-        """Whether it is known what each of its attempts cost, or will be once they are made."""
+        """Whether each of its attempts has a cost, or will have one once it is made."""
         if not self.outcomes:
             # A server may report what it charged.
             call = Bill(prompt_tokens=1, answer_tokens=1)
@@ -49,14 +49,14 @@ class Model(NamedTuple):
 
 
 class Sides(NamedTuple):
-    """The two models, and how they were asked."""
+    """The two models to compare, A first, with their attempts by task."""
 
-    first: Model
-    second: Model
+    first: ComparedModel
+    second: ComparedModel
     tasks: Tasks
-    arguments: list[str]  # that name them on the command line
-    fraction: float | None = None  # of its problems that an adaptive run has asked
-    asked: str = ""  # the same in words; "" if it wasn't adaptive
+    arguments: list[str]  # of the command line, which name the two
+    fraction: float | None = None  # how much of its problems an adaptive run has asked
+    asked_text: str = ""  # the fraction in words; "" if the run wasn't adaptive
 
     @property
     def names(self) -> tuple[str, str]:
@@ -72,7 +72,7 @@ class Sides(NamedTuple):
         return self.first.currencies | self.second.currencies
 
 
-def both_stored(
+def sides_from_stores(
     study: str,
     settings: tuple[str, ...],
     models: tuple[str, ...],
@@ -107,7 +107,7 @@ def both_stored(
     return Sides(first, second, tasks, arguments)
 
 
-def with_baseline(
+def sides_with_baseline(
     study: Study, store: Path, path: Path, label: str | None, gate: Gate, run: str, *, asks: bool
 ) -> Sides:
     """Return the model of a baseline, and a model of the study, which is asked first if `asks`.
@@ -126,7 +126,7 @@ def with_baseline(
     matched = baseline.matched(cells)
     for note in (*matched.notes, *baseline.notes(cells)):
         tell(note)
-    first = Model(baseline.label, path, [], matched.outcomes, {baseline.content.currency})
+    first = ComparedModel(baseline.label, path, [], matched.outcomes, {baseline.content.currency})
     arguments = [label, "--baseline", str(path)]
     if results is None:
         sides = _asked(study, store, first, matched, label, gate)
@@ -140,14 +140,14 @@ def with_baseline(
 def _asked(
     study: Study,
     store: Path,
-    first: Model,
+    first: ComparedModel,
     matched: Matched,
     label: str,
     gate: Gate,
 ) -> Sides:
     """Ask a model until the conditions of a gate are decided, and return both."""
     from ponder.cli.study import run_in_terminal
-    from ponder.run.interim import Interim, limited
+    from ponder.run.interim import Interim, with_problems
     from ponder.run.progress import summary
     from ponder.stats.designs.sequential import ANALYSES
     from ponder.store.store import Store
@@ -163,11 +163,11 @@ def _asked(
     limited_cells = []
     for cell in cells:
         if cell.source in matched.problems:
-            limited_cells.append(limited(cell, matched.problems[cell.source]))
+            limited_cells.append(with_problems(cell, matched.problems[cell.source]))
     planned = sum((cell.quota.problems or 0) * cell.quota.samples for cell in limited_cells)
 
-    def second(outcomes: list[Outcome]) -> Model:
-        return Model(label, store, cells, outcomes, _currencies(cells))
+    def second(outcomes: list[Outcome]) -> ComparedModel:
+        return ComparedModel(label, store, cells, outcomes, _currencies(cells))
 
     def answered(outcomes: list[Outcome]) -> bool:
         of_b = second(outcomes)
@@ -175,7 +175,7 @@ def _asked(
         tasks = _by_task(_on_problems_of(first, outcomes), of_b)
         return gate.judged(tasks, len(outcomes) / planned).decided
 
-    if gate.about_costs:
+    if gate.needs_costs:
         find_prices(cells)
     check_measures(gate.conditions, (first, second([])))
     interim = Interim(limited_cells, answered)
@@ -196,30 +196,31 @@ def _asked(
     of_a = _on_problems_of(first, outcomes)
     of_b = second(outcomes)
     fraction = len(outcomes) / planned
-    asked = (
+    asked_text = (
         f"asked {len(outcomes):,} of {count(planned, 'attempt')} ({fraction:.0%}); intervals and "
         f"p-values are valid at each of its {ANALYSES} analyses"
     )
-    return Sides(of_a, of_b, _by_task(of_a, of_b), [], fraction, asked)
+    return Sides(of_a, of_b, _by_task(of_a, of_b), [], fraction, asked_text)
 
 
-def _on_problems_of(model: Model, outcomes: Sequence[Outcome]) -> Model:
-    """Return a model with its attempts at these problems alone, which are all that were asked."""
+def _on_problems_of(model: ComparedModel, outcomes: Sequence[Outcome]) -> ComparedModel:
+    """Return a model with its attempts at the problems of these outcomes alone."""
     problems = {(outcome.cell.source, outcome.problem) for outcome in outcomes}
-    kept = [o for o in model.outcomes if (o.cell.source, o.problem) in problems]
-    return model._replace(outcomes=kept)
+    common = [o for o in model.outcomes if (o.cell.source, o.problem) in problems]
+    return model._replace(outcomes=common)
 
 
-def _tell_partial(results: Results, model: Model, baseline: Model) -> None:
+def _tell_partial(results: Results, model: ComparedModel, baseline: ComparedModel) -> None:
     """Print that a run was adaptive, or that `--run` may have ended early."""
     if results.study.stop:
         tell(ADAPTIVE)
         return
-    asked = {(o.cell.source, o.problem) for o in model.outcomes}
+    answered = {(o.cell.source, o.problem) for o in model.outcomes}
     available = {(o.cell.source, o.problem) for o in baseline.outcomes}
-    if not available <= asked:
+    asked = len(answered & available)
+    if asked < len(available):
         tell(
-            f"{len(asked & available):,} of the baseline's {count(len(available), 'problem')} were "
+            f"{asked:,} of the baseline's {count(len(available), 'problem')} were "
             "asked. If --run ended early, only --run shows intervals that are valid for that; it "
             "asks nothing twice"
         )
@@ -228,7 +229,7 @@ def _tell_partial(results: Results, model: Model, baseline: Model) -> None:
 def _labels(
     study_a: Study, study_b: Study, a: str | None, b: str | None, *, same_run: bool
 ) -> tuple[str, str]:
-    """Return the labels of A and B: those given, or the study's two models."""
+    """Return the labels of A and B: those of the command line, or the study's two models."""
     variants_a = list(dict.fromkeys(cell.label.variant for cell in study_a.cells))
     variants_b = list(dict.fromkeys(cell.label.variant for cell in study_b.cells))
     if a is None and same_run and len(variants_a) == 2:
@@ -269,21 +270,21 @@ def _called(cells: Sequence[StudyCell], label: str) -> list[StudyCell]:
     raise unknown_name(cells, "model", label)
 
 
-def stored_model(results: Results, label: str, run: str) -> Model:
+def stored_model(results: Results, label: str, run: str) -> ComparedModel:
     """Return a model's attempts in a store; `run` is the command that would ask it."""
-    named = set(_called(results.study.cells, label))
-    cells = [cell for cell in results.cells if cell in named]
-    outcomes = [outcome for outcome in results.outcomes if outcome.cell in named]
+    model_cells = set(_called(results.study.cells, label))
+    cells = [cell for cell in results.cells if cell in model_cells]
+    outcomes = [outcome for outcome in results.outcomes if outcome.cell in model_cells]
     if not any(outcome.answered for outcome in outcomes):
         raise UserError(f"{results.store} has no answers of `{label}`", hint=f"run it first: {run}")
-    return Model(label, results.store, cells, outcomes, _currencies(cells))
+    return ComparedModel(label, results.store, cells, outcomes, _currencies(cells))
 
 
 def _currencies(cells: Sequence[StudyCell]) -> set[str]:
     return set[str]().union(*(cell.currencies() for cell in cells))
 
 
-def _by_task(first: Model, second: Model) -> Tasks:
+def _by_task(first: ComparedModel, second: ComparedModel) -> Tasks:
     """Return the outcomes of both by task: the tasks of both, or the only task of each."""
     from ponder.study.labels import task_labels
 
@@ -307,7 +308,7 @@ def _by_task(first: Model, second: Model) -> Tasks:
     return tasks
 
 
-def _tell_unmatched(first: Model, second: Model) -> None:
+def _tell_unmatched(first: ComparedModel, second: ComparedModel) -> None:
     """Print which tasks only one of them was asked."""
     from ponder.study.labels import task_labels
 
@@ -315,7 +316,8 @@ def _tell_unmatched(first: Model, second: Model) -> None:
     names_b = task_labels(second.outcomes)
     if not names_a.keys() & names_b.keys():  # the only task of each, matched by its problems
         return
-    for names, others, model in ((names_a, names_b, first), (names_b, names_a, second)):
-        unmatched = [name for task, name in names.items() if task not in others]
-        if unmatched:
-            tell(f"left out: {', '.join(unmatched)}, which only `{model.label}` was asked")
+    only_first = [name for task, name in names_a.items() if task not in names_b]
+    only_second = [name for task, name in names_b.items() if task not in names_a]
+    for model, tasks in ((first, only_first), (second, only_second)):
+        if tasks:
+            tell(f"left out: {', '.join(tasks)}, which only `{model.label}` was asked")

@@ -147,9 +147,9 @@ def _step(step: Step, result: Tuning, compare_command: Callable[[str, str], str]
     gained = count(len(step.gained), "problem")
     sentence = f"{step.first} → {step.second}: gains {gained}, loses {len(step.lost)}"
     for label in (step.first, step.second):
-        setting = result.called(label)
+        setting = result.by_label(label)
         if setting is None or not setting.is_variant:  # `ponder compare` knows variants alone
             return sentence
-    largest = max(change.size for change in step.changes)
-    shown = compare_command(step.first, step.second)
-    return f"{sentence}; {shown} --disagree {largest}"
+    command_text = compare_command(step.first, step.second)
+    largest_size = max(change.size for change in step.changes)
+    return f"{sentence}; {command_text} --disagree {largest_size}"

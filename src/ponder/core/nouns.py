@@ -35,6 +35,8 @@ Part: TypeAlias = Literal["all", "thinking", "answer"]
 TokenKind: TypeAlias = Literal["output", "thinking", "answer"]
 # What an attempt took, as figures measure it: tokens of a kind, money, or seconds.
 Resource: TypeAlias = Literal["output", "thinking", "answer", "cost", "seconds"]
+# The same where the kind of tokens is another setting, or is always output.
+Measure: TypeAlias = Literal["tokens", "cost", "seconds"]
 # The rows of a table, and the named tables that a figure is drawn from: plain JSON values.
 Records: TypeAlias = list[dict[str, Any]]
 Tables: TypeAlias = dict[str, Records]

@@ -6,7 +6,10 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ponder.core.nouns import Estimate
 
 # Control characters but newline and tab (C0, DEL, C1), line separators, marks that reorder text,
 # and lone surrogates.
@@ -132,6 +135,30 @@ def interval(
             text = f"+{text}"
         texts.append(text)
     return texts[0], texts[1], texts[2]
+
+
+def estimate_text(estimate: Estimate, *, scale: float = 1.0, signed: bool = False) -> str:
+    """Return an estimate with its interval, rounded as by `interval`: `86 [82, 90]`."""
+    value, low, high = interval(
+        estimate.value, estimate.low, estimate.high, scale=scale, signed=signed
+    )
+    return f"{value} [{low}, {high}]"
+
+
+def percent_text(estimate: Estimate) -> str:
+    """Return a fraction as a percentage with its interval: `86 % [82, 90]`."""
+    value, low, high = interval(estimate.value, estimate.low, estimate.high, scale=100)
+    return f"{value} % [{low}, {high}]"
+
+
+def points(fraction: float) -> str:
+    """Return a difference of two fractions to a tenth of a percentage point: `−4.0`, `+1.1`.
+
+    All differences have the same digits, so that they can be compared with a margin by eye.
+    """
+    if math.isinf(fraction):
+        return "?"
+    return f"{round(100 * fraction, 1) + 0.0:+.1f}".replace("-", "−")
 
 
 def plural(noun: str) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ponder.core import Outcome, Records, Resource, Tables, TokenKind, UserError
+from ponder.core import Measure, Outcome, Records, Resource, Tables, TokenKind, UserError
 from ponder.core.nouns import cost_of
 from ponder.core.text import number, plural
 from ponder.figures import Row
@@ -26,7 +26,6 @@ from ponder.study.labels import cells_of, model_labels
 from ponder.study.prices import HINT
 
 Tokens: TypeAlias = Literal["auto", "output", "thinking", "answer"]
-Measure: TypeAlias = Literal["tokens", "cost", "seconds"]
 TITLES: dict[TokenKind, str] = {
     "output": "output tokens (thinking + answer)",
     "thinking": "thinking tokens",

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import altair as alt
 import numpy as np
 
-from ponder.core import Figure, ModelLabel, Outcome, Records, Tables, UserError
+from ponder.core import Figure, Measure, ModelLabel, Outcome, Records, Tables, UserError
 from ponder.figures import (
     Row,
     basis,
@@ -31,7 +31,6 @@ from ponder.figures import (
 )
 from ponder.figures._units import (
     Amounts,
-    Measure,
     Tokens,
     amount_columns,
     token_findings,

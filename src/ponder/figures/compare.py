@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import altair as alt
 
-from ponder.core import Figure, ModelLabel, Outcome, Records, Tables, UserError
+from ponder.core import Figure, Measure, ModelLabel, Outcome, Records, Tables, UserError
 from ponder.core.text import count, rounded_up
 from ponder.figures import (
     COLOURS,
@@ -32,7 +32,6 @@ from ponder.figures import (
 from ponder.figures._units import (
     OUTPUT_TOKENS,
     Amounts,
-    Measure,
     Tokens,
     amount_columns,
     size_title,

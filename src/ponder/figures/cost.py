@@ -18,7 +18,7 @@ from ponder.figures import Row, basis, flat, rows_of, span
 from ponder.figures._units import Amounts, amount_columns
 from ponder.figures._variants import by_variant, panels, points
 from ponder.figures.frontier import Frontier
-from ponder.stats.frontier import summarize
+from ponder.stats.frontier import Comparison, Variants, summarize
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,10 @@ class Cost(Frontier):
             variants = rows_of(tables["variants"], panel_row)
             if not variants:
                 continue
-            cheapest, best = _ends(variants, amounts.noun)
+            cheapest, best = _cheapest_and_best(variants, amounts.noun)
             row = {"panel": panel.title, "cheapest": cheapest["label"], "best": best["label"]}
             if cheapest is not best and cheapest[amounts.noun]:
-                names = [variant.name for variant in panel.data.variants]
-                summaries = summarize(panel.data, cheapest["variant"])
-                comparison = summaries[names.index(best["variant"])].against
-                assert comparison is not None, "the cheapest has answers"
+                comparison = _comparison(panel.data, cheapest["variant"], best["variant"])
                 row |= flat(times=comparison.ratio, difference=comparison.difference)
             compared = {*cheapest["basis"].cells, *best["basis"].cells}
             row["basis"] = basis(o for o in panel.attempts if o.cell in compared)
@@ -48,33 +45,43 @@ class Cost(Frontier):
         return tables
 
     def headlines(self, tables: Tables, panel: Row) -> list[str]:
-        """Name the cheapest and the most accurate setting on the frontier, and what it costs."""
+        """Name the cheapest and the most accurate setting on the frontier; compare their costs."""
         amounts = Amounts.of(panel)
         variants = rows_of(tables["variants"], panel)
         [ends] = rows_of(tables["ends"], panel)
-        cheapest, best = _ends(variants, amounts.noun)
-        word = "cheapest" if self.measure == "cost" else "fastest"
+        cheapest, best = _cheapest_and_best(variants, amounts.noun)
+        adjective = "fastest"
+        times_as = "takes {times} times as long as"
+        if self.measure == "cost":
+            adjective = "cheapest"
+            times_as = "costs {times} times as much as"
         if best is cheapest:
-            return [f"{word} and most accurate, as measured: {_described(cheapest, amounts)}"]
+            return [f"{adjective} and most accurate, as measured: {_described(cheapest, amounts)}"]
         headlines = [
-            f"{word} on the frontier: {_described(cheapest, amounts)}",
+            f"{adjective} on the frontier: {_described(cheapest, amounts)}",
             f"most accurate on it: {_described(best, amounts)}",
         ]
         if "times" in ends:
-            verb, more = ("costs", "much") if self.measure == "cost" else ("takes", "long")
-            headlines.append(
-                f"{best['label']} {verb} {span(ends, 'times')} times as {more} as "
-                f"{cheapest['label']}, for {points(ends, 'difference')}"
-            )
+            clause = times_as.format(times=span(ends, "times"))
+            difference = points(ends, "difference")
+            headlines.append(f"{best['label']} {clause} {cheapest['label']}, for {difference}")
         return headlines
 
 
-def _ends(variants: Records, amount: str) -> tuple[Row, Row]:
+def _cheapest_and_best(variants: Records, amount: str) -> tuple[Row, Row]:
     """Return the cheapest and the most accurate variant on the frontier as measured."""
-    on = [row for row in variants if row["on_frontier"]]
-    cheapest = min(on, key=lambda row: (row[amount], -row["accuracy"]))
-    best = max(on, key=lambda row: (row["accuracy"], -row[amount]))
+    frontier = [row for row in variants if row["on_frontier"]]
+    cheapest = min(frontier, key=lambda row: (row[amount], -row["accuracy"]))
+    best = max(frontier, key=lambda row: (row["accuracy"], -row[amount]))
     return cheapest, best
+
+
+def _comparison(data: Variants, cheapest: str, best: str) -> Comparison:
+    """Compare the most accurate variant with the cheapest, paired by problem."""
+    names = [variant.name for variant in data.variants]
+    summary = summarize(data, cheapest)[names.index(best)]
+    assert summary.against is not None, "the cheapest has answers"
+    return summary.against
 
 
 def _described(row: Row, amounts: Amounts) -> str:

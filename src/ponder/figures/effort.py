@@ -24,7 +24,7 @@ from typing import Any, Literal
 import altair as alt
 import numpy as np
 
-from ponder.core import Basis, Estimate, Figure, Outcome, Records, Resource, Tables
+from ponder.core import Basis, Estimate, Figure, Measure, Outcome, Records, Resource, Tables
 from ponder.core.text import number
 from ponder.figures import (
     INK,
@@ -56,7 +56,6 @@ from ponder.figures._outcome_strips import (
 from ponder.figures._published import by_model, published
 from ponder.figures._units import (
     Amounts,
-    Measure,
     Tokens,
     amount_columns,
     estimated,

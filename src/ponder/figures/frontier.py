@@ -15,7 +15,7 @@ from typing import Any, Literal
 import altair as alt
 import numpy as np
 
-from ponder.core import Estimate, Figure, ModelLabel, Outcome, Records, Tables, UserError
+from ponder.core import Estimate, Figure, Measure, ModelLabel, Outcome, Records, Tables, UserError
 from ponder.figures import (
     INK,
     MUTED,
@@ -40,7 +40,6 @@ from ponder.figures._published import (
 )
 from ponder.figures._units import (
     Amounts,
-    Measure,
     Tokens,
     amount_columns,
     token_findings,

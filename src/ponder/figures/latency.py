@@ -13,7 +13,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 import numpy as np
@@ -177,19 +177,27 @@ def _panel(name: str, rows: Records, series: Sequence[str]) -> Any:
         ends += [row["value"], row["value_low"], row["value_high"] or 0.0]
     largest = max(ends)
     smallest = min(row["value_low"] for row in rows)
-    log = smallest > 0 and largest > LOG_FROM * smallest
-    edge = largest * (1.3 if log else 1.08) or 1.0  # where an interval without an end is drawn to
-    room = 1.8 if log else 1.15  # for the numbers right of the intervals
+    is_log = smallest > 0 and largest > LOG_FROM * smallest
+    scale_type: Literal["linear", "log"] = "linear"
+    axis_title = TITLES[name]
+    start = 0.0
+    edge = largest * 1.08 or 1.0  # where an interval without an end is drawn to
+    room = 1.15  # for the numbers right of the intervals
+    if is_log:
+        scale_type = "log"
+        axis_title += ", log scale"
+        start = smallest / 1.2
+        edge = largest * 1.3
+        room = 1.8
     marks = []
     for row in rows:
         mark = {**row, "model": textwrap.fill(row["series"], LABEL), "text": number(row["value"])}
         mark["drawn_high"] = edge if row["value_high"] is None else row["value_high"]
         marks.append(mark)
-    domain = [smallest / 1.2 if log else 0.0, edge * room]
     x = alt.X(
         "value:Q",
-        title=TITLES[name] + (", log scale" if log else ""),
-        scale=alt.Scale(type="log" if log else "linear", domain=domain, nice=False),
+        title=axis_title,
+        scale=alt.Scale(type=scale_type, domain=[start, edge * room], nice=False),
         axis=alt.Axis(format="~g", tickCount=6, labelOverlap="greedy", labelSeparation=6),
     )
     axis = alt.Axis(

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 import altair as alt
 import numpy as np
 
-from ponder.core import Estimate, Figure, Outcome, Records, Resource, Tables, UserError
+from ponder.core import Estimate, Figure, Measure, Outcome, Records, Resource, Tables, UserError
 from ponder.figures import (
     Row,
     basis,
@@ -35,7 +35,6 @@ from ponder.figures import (
 from ponder.figures._label_placement import SIZE, log_axes, log_frame
 from ponder.figures._units import (
     Amounts,
-    Measure,
     Tokens,
     amount_columns,
     token_findings,

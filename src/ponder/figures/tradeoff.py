@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 import altair as alt
 import numpy as np
 
-from ponder.core import Figure, Outcome, Records, Resource, Tables
+from ponder.core import Figure, Measure, Outcome, Records, Resource, Tables
 from ponder.figures import (
     INK,
     MUTED,
@@ -39,7 +39,6 @@ from ponder.figures._label_placement import Frame, lettering, place_labels
 from ponder.figures._published import published
 from ponder.figures._units import (
     Amounts,
-    Measure,
     Tokens,
     amount_columns,
     no_overlay,

@@ -50,7 +50,7 @@ from ponder.core.wrapped import codec_name, innermost, server_of
 ESCALATED = "escalated"
 SECOND_CALLS = "second_calls"
 AGREEMENT = "agreement"
-NAMES = ("unparsed", "truncated", "disagree")
+NAMED_SIGNS = ("unparsed", "truncated", "disagree")
 THRESHOLD = re.compile(
     r"(?P<name>size|prompt_tokens|thinking_tokens) *>= *(?P<least>[0-9.]+)"
     r"|(?P<low_name>agreement) *< *(?P<below>[0-9.]+)"
@@ -66,18 +66,18 @@ class Sign(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Sign:
-        """Return the sign that a text of `when` names; raise `UserError` if there is none."""
-        if text in NAMES:
+        """Read an entry of `when`; raise `UserError` if it isn't a sign."""
+        if text in NAMED_SIGNS:
             return cls(text)
         match = THRESHOLD.fullmatch(text.strip())
         try:
             assert match is not None
             return cls(match["name"] or match["low_name"], float(match["least"] or match["below"]))
         except (AssertionError, ValueError):
-            known = ", ".join(f'"{name}"' for name in NAMES)
+            names = ", ".join(f'"{name}"' for name in NAMED_SIGNS)
             raise UserError(
                 f"`{text}` is not a sign",
-                hint=f'{known}, "size >= 36", "prompt_tokens >= 800", "thinking_tokens >= 2000", '
+                hint=f'{names}, "size >= 36", "prompt_tokens >= 800", "thinking_tokens >= 2000", '
                 '"agreement < 0.6"',
             ) from None
 
@@ -134,8 +134,8 @@ class Escalate(Method, Measuring):
                 "`to` is the model itself, so nothing would change",
                 hint='name another model, or a setting to change: to = { effort = "high" }',
             )
-        for asked in (model, self.to):
-            server = server_of(asked)
+        for checked in (model, self.to):
+            server = server_of(checked)
             if isinstance(server, Batched) and server.sends_batches():
                 message = "the second call can't wait a day for a batch job"
                 raise UserError(message, hint="leave out `batch`")
@@ -151,10 +151,10 @@ class _Escalating(Wrapped):
         self._other = other
         self._signs = method.signs
         self._samples = method.samples
-        self._free = asyncio.Semaphore(other.concurrency)
+        self._slots = asyncio.Semaphore(other.concurrency)
 
     async def complete(self, request: Request) -> Completion:
-        if self._is_sent_on(request):
+        if self._escalates_at_once(request):
             second = await self._ask_other(request, Bill())
             return replace(second, measures=_measures(second, escalated=1.0, second_calls=0.0))
         samples = [await self.inner.complete(request)]
@@ -169,8 +169,8 @@ class _Escalating(Wrapped):
         second = await self._ask_other(request, paid)
         return replace(second, measures=_measures(second, escalated=1.0, second_calls=1.0))
 
-    def _is_sent_on(self, request: Request) -> bool:
-        """Return whether the request itself shows that the other model should answer."""
+    def _escalates_at_once(self, request: Request) -> bool:
+        """Return whether a sign of the request alone sends it to the other model."""
         for name, threshold in self._signs:
             if name == "size" and request.problem.size >= threshold:
                 return True
@@ -194,6 +194,7 @@ class _Escalating(Wrapped):
         return characters / CHARACTERS_PER_TOKEN
 
     async def _shows_sign(self, request: Request, samples: Sequence[Completion]) -> bool:
+        """Return whether the first model's answers show one of the signs."""
         first = samples[0]
         answers = await self.ballots(request, samples)
         is_truncated = any(sample.stop == "length" for sample in samples)
@@ -214,18 +215,21 @@ class _Escalating(Wrapped):
         """Ask the other model; the reply's bill, and that of a failure, include `paid`."""
         # Signed blocks of a reply belong to the model that wrote it.
         messages = tuple(Message(message.role, message.content) for message in request.messages)
-        asked = replace(request, messages=messages, seed=seed_from(request.seed, ESCALATED))
-        limit = self._other.turn_limit(asked.prompt_limit, asked.budget)
+        prices = self._other.prices
+        second_request = replace(
+            request, messages=messages, seed=seed_from(request.seed, ESCALATED)
+        )
+        limit = self._other.turn_limit(second_request.prompt_limit, second_request.budget)
         if limit is None:
             limit = Spend(calls=1)
-        asked = replace(asked, limit=limit.as_other(self._other.prices))
+        second_request = replace(second_request, limit=limit.as_other(prices))
         try:
-            async with self._free:
-                second = await self._other.complete(asked)
+            async with self._slots:
+                second = await self._other.complete(second_request)
         except ModelFailure as error:
-            bill = (error.bill or Bill()).as_other(self._other.prices)
+            bill = (error.bill or Bill()).as_other(prices)
             raise ModelFailure(f"the second model: {error}", paid + bill) from error
-        return replace(second, bill=paid + second.bill.as_other(self._other.prices), blocks="")
+        return replace(second, bill=paid + second.bill.as_other(prices), blocks="")
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:

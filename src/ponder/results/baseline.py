@@ -41,7 +41,7 @@ from ponder.study.cell import StudyCell
 
 FORMAT = 1
 REWRITE = "write it again: ponder baseline STUDY MODEL -o {path}"
-NOTHING: Mapping[str, Any] = {}
+NO_DETAILS: Mapping[str, Any] = {}
 
 
 class BaselineAttempt(msgspec.Struct, array_like=True):
@@ -79,7 +79,7 @@ class BaselineCell(msgspec.Struct):
 
 
 class BaselineFile(msgspec.Struct):
-    """What the file holds."""
+    """The content of the file."""
 
     ponder_baseline: int  # version of the format
     ponder: str  # version that wrote it
@@ -104,8 +104,8 @@ class BaselineModel(Model):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ReadCell(Cell):
-    """A cell of a baseline, whose bills hold what was paid."""
+class RecordedCell(Cell):
+    """A cell of a baseline: its costs are those that were recorded, not computed from prices."""
 
     seeds: tuple[int, ...] = ()
 
@@ -192,7 +192,7 @@ class Baseline:
         """Yield the attempts at the problems of a study's cell."""
         label = self.label
         model = BaselineModel(label=label, digest=self.content.digest)
-        read_cell = ReadCell(
+        read_cell = RecordedCell(
             task=cell.task,
             size=cell.size,
             model=model,
@@ -203,7 +203,7 @@ class Baseline:
         labels = Label(task=cell.label.task, base=label, model=label, variant=label)
         for problem in recorded.problems:
             for attempt in problem.attempts:
-                details = NOTHING
+                details = NO_DETAILS
                 if attempt.cost is not None:
                     details = {BILLED_COST: attempt.cost}
                 yield Outcome(
@@ -237,11 +237,11 @@ class Baseline:
                 )
 
     def _nothing_in_common(self, cells: Sequence[StudyCell]) -> UserError:
-        recorded = [(cell.task["name"], cell.size) for cell in self.content.cells]
-        asked = [(cell.task.plugin_name(), cell.size) for cell in cells]
+        recorded_sizes = [(cell.task["name"], cell.size) for cell in self.content.cells]
+        asked_sizes = [(cell.task.plugin_name(), cell.size) for cell in cells]
         return UserError(
-            f"this baseline of the study `{self.content.study}` has {_listed(recorded)}, "
-            f"and this study asks {_listed(asked)}",
+            f"this baseline of the study `{self.content.study}` has {_listed(recorded_sizes)}, "
+            f"and this study asks {_listed(asked_sizes)}",
             where=str(self.path),
             hint=f"name the study that it was written from, or {REWRITE.format(path=self.path)}",
         )
@@ -282,21 +282,24 @@ def _identity(task: Mapping[str, Any], memory: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as it is once it was written to JSON and read again."""
+    """Return a value as JSON represents it: tuples become lists, and so on."""
     return json.loads(json.dumps(value, default=str))
 
 
-def _differences(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+def _differences(recorded: Mapping[str, Any], current: Mapping[str, Any]) -> str:
+    """Say which settings of a task differ between the baseline and the study."""
     texts = []
-    for key in sorted(recorded.keys() | asked.keys()):
-        if recorded.get(key) != asked.get(key):
-            then = _value(recorded, key)
-            texts.append(f"`{key}` is {then} in the baseline and {_value(asked, key)} in the study")
+    for key in sorted(recorded.keys() | current.keys()):
+        if recorded.get(key) != current.get(key):
+            in_baseline = f"{_value(recorded, key)} in the baseline"
+            texts.append(f"`{key}` is {in_baseline} and {_value(current, key)} in the study")
     return ", ".join(texts)
 
 
 def _value(settings: Mapping[str, Any], key: str) -> str:
-    return json.dumps(settings[key], ensure_ascii=False) if key in settings else "its default"
+    if key not in settings:
+        return "its default"
+    return json.dumps(settings[key], ensure_ascii=False)
 
 
 def write_baseline(
@@ -366,16 +369,19 @@ def _rounded(value: float) -> float:
 
 def _text(content: BaselineFile) -> str:
     """Return the file as JSON with a line per problem, so that changes to it can be read."""
-    head = msgspec.to_builtins(content)
-    cells = head.pop("cells")
-    lines = []
-    for key, value in head.items():
+    table = msgspec.to_builtins(content)
+    cells = table.pop("cells")
+    lines = ["{"]
+    for key, value in table.items():
         lines.append(f" {json.dumps(key)}: {_compact(value)},")
     blocks = []
     for cell in cells:
-        problems = ",\n".join(f"   {_compact(problem)}" for problem in cell.pop("problems"))
-        blocks.append(f'  {_compact(cell)[:-1]}, "problems": [\n{problems}\n  ]}}')
-    return "\n".join(["{", *lines, ' "cells": [', ",\n".join(blocks), " ]", "}\n"])
+        problem_lines = [f"   {_compact(problem)}" for problem in cell.pop("problems")]
+        problems = ",\n".join(problem_lines)
+        opening = _compact(cell).removesuffix("}")
+        blocks.append(f'  {opening}, "problems": [\n{problems}\n  ]}}')
+    lines += [' "cells": [', ",\n".join(blocks), " ]", "}\n"]
+    return "\n".join(lines)
 
 
 def _compact(value: Any) -> str:
@@ -390,7 +396,7 @@ def _digest(content: BaselineFile) -> str:
 
 
 def read_baseline(path: Path) -> Baseline:
-    """Read a baseline; raise `UserError` if it is none, damaged, or of a newer version."""
+    """Read a baseline; raise `UserError` if it isn't one, is damaged, or has a newer version."""
     where = str(path)
     hint = REWRITE.format(path=path)
     try:

@@ -1,8 +1,8 @@
-"""`deploy`: how a program of one's own sends the requests of a setting.
+"""`deploy`: shows how to send the requests of a setting from another program.
 
-The body is what Ponder sent, without the messages and without what differs between attempts. Its
-fields become a call of the provider's own Python package and an entry for LiteLLM; those that these
-have no name for go into `extra_body`.
+The body is the one that Ponder sent, without the messages and without what differs between
+attempts. Its fields become a call of the provider's Python package and an entry for LiteLLM. Fields
+that these have no argument for go into `extra_body`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ponder.models.imported import Imported
 from ponder.study.cell import StudyCell
 from ponder.study.prices import FoundPrices
 
-# Fields of a request that say what is asked, not how, or that differ between attempts.
+# Fields of a request that hold the prompt, or that differ between attempts.
 VARYING = (
     "messages",
     "input",
@@ -57,10 +57,10 @@ LITELLM_NAMES = {
 
 @dataclass(frozen=True)
 class Deployment:
-    """A setting as other programs take it."""
+    """A setting as a study table, a request body, a LiteLLM entry and a line of Python."""
 
     study: str  # its [[model]] table
-    note: str = ""  # what the request alone doesn't do
+    note: str = ""  # on methods, which the request alone doesn't apply
     url: str = ""  # "" for a model that no server answers for, or from a log
     body: Mapping[str, Any] | None = None
     litellm: str = ""  # an entry of `model_list`, as YAML
@@ -82,15 +82,15 @@ class Deployment:
 def deploy(cell: StudyCell) -> Deployment:
     """Return how to deploy the model of a cell with its settings."""
     model = cell.model
-    remaining = []
+    method_names = []  # of those that are more than a setting of the request
     for method in cell.methods:
-        limited = None
+        with_budget = None
         if isinstance(method, BudgetForce) and isinstance(model, BudgetsThinking):
-            limited = model.with_think(method.think)
-        if limited is None:
-            remaining.append(method.plugin_name())
+            with_budget = model.with_think(method.think)
+        if with_budget is None:
+            method_names.append(method.plugin_name())
         else:
-            model = limited
+            model = with_budget
     study = _model_table(cell)
     if isinstance(model, Imported):
         return Deployment(study, body={"model": model.id, **model.settings})
@@ -100,8 +100,8 @@ def deploy(cell: StudyCell) -> Deployment:
     preview = model.preview(Request.first_turn(cell.task, problem))
     body = {name: value for name, value in preview.body.items() if name not in VARYING}
     note = ""
-    if remaining:
-        note = f"this is one request; the method {', '.join(remaining)} is applied around it"
+    if method_names:
+        note = f"this is one request; the method {', '.join(method_names)} is applied around it"
     return Deployment(study, note, preview.url, body, _litellm(model, body), _python(model, body))
 
 
@@ -195,12 +195,17 @@ def _arguments(fields: Mapping[str, Any]) -> str:
 
 
 def _split(body: Mapping[str, Any], arguments: tuple[str, ...]) -> dict[str, Any]:
-    """Return the fields of a body as arguments, the unnamed ones in `extra_body`."""
-    named = {name: value for name, value in body.items() if name in arguments}
-    unnamed = {name: value for name, value in body.items() if name not in arguments}
-    if unnamed:
-        named["extra_body"] = unnamed
-    return named
+    """Return the fields of a body as keyword arguments; those without one go into `extra_body`."""
+    keywords: dict[str, Any] = {}
+    extra_body: dict[str, Any] = {}
+    for name, value in body.items():
+        if name in arguments:
+            keywords[name] = value
+        else:
+            extra_body[name] = value
+    if extra_body:
+        keywords["extra_body"] = extra_body
+    return keywords
 
 
 def _variable(key: str) -> str:

@@ -1,9 +1,10 @@
-"""What a reader must know of the grades behind a study's numbers: whether a judge gave them, how
-often it errs, what it took, and whether the grader has changed since.
+"""Notes on the grades behind a study's numbers: whether a judge gave them, how often it errs, what
+it cost, and whether the grader has changed since.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ponder.core import Estimate, Judgement, Outcome
@@ -16,28 +17,29 @@ def grading_notes(names: Sequence[str], outcomes: Sequence[Outcome], currency: s
     task = outcomes[0].cell.task
     if not isinstance(task, RecordsGrader):
         return []
-    who = " on ".join(names)
+    name = " on ".join(names)
     notes = []
     graded = [outcome for outcome in outcomes if GRADER in outcome.details]
     outdated = [outcome for outcome in graded if outcome.details[GRADER] != task.grader_id()]
     if outdated:
-        was = "was" if len(outdated) == 1 else "were"
-        attempts = f"{count(len(outdated), 'attempt')} {was} graded"
+        verb = "was" if len(outdated) == 1 else "were"
+        attempts = f"{count(len(outdated), 'attempt')} {verb} graded"
         notes.append(
-            f"{who}: the grader or its labels have changed since {attempts}; "
+            f"{name}: the grader or its labels have changed since {attempts}; "
             "`ponder regrade` grades again."
         )
     judged = [outcome for outcome in outcomes if JUDGED in outcome.details]
     if judged and isinstance(task, Judged):
         judge = task.asks()
-        name = judge.title() if judge else "a judge"
-        notes.append(f"{who}: {_checked(name, outcomes)} {_bill(judged, currency)}")
+        judge_name = judge.title() if judge else "a judge"
+        notes.append(f"{name}: {_judge_errors(judge_name, outcomes)} {_bill(judged, currency)}")
     return notes
 
 
-def _checked(judge: str, outcomes: Sequence[Outcome]) -> str:
+def _judge_errors(judge: str, outcomes: Sequence[Outcome]) -> str:
     """Say how often a judge errs, and what accuracy becomes without its errors."""
-    from ponder.stats import judged as stats  # imports NumPy
+    # these import NumPy
+    from ponder.stats import judged as stats
     from ponder.stats.accuracy import accuracy
 
     data = stats.judged(outcomes)
@@ -67,13 +69,13 @@ def _checked(judge: str, outcomes: Sequence[Outcome]) -> str:
 
 
 def _percent(estimate: Estimate) -> str:
-    if estimate.value != estimate.value:  # there was none of its kind
+    if math.isnan(estimate.value):  # no labelled reply was right, or none was wrong
         return "an unknown fraction"
     return f"{estimate.value:.0%} [{estimate.low:.0%}, {estimate.high:.0%}]"
 
 
 def _bill(outcomes: Sequence[Outcome], currency: str) -> str:
-    """Say what a judge took, which no figure counts."""
+    """Say what a judge's calls cost, which no figure counts."""
     prompt, completion, money = tuple(Judgement().bill())
     tokens = 0
     cost = 0.0

@@ -1,28 +1,26 @@
-"""What routing could save, as sentences, as a table and as JSON."""
+"""Reports what routing could save: as sentences, as a table and as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
-from ponder.core import Estimate, Records
-from ponder.core.text import interval
-from ponder.stats.routing import LITTLE, Route, Routing, Scored
+from ponder.core import Estimate, Measure, Records
+from ponder.core.text import estimate_text, percent_text
+from ponder.stats.routing import MIN_ORACLE_SAVING, Route, Routing, Scored
 
-# What is saved: output tokens, money or seconds.
-By: TypeAlias = Literal["tokens", "cost", "seconds"]
-ROWS = 5  # of the table, besides the best single setting and the oracle
+MAX_ROUTES = 5  # in the table, besides the best single setting and the oracle
 
 
 def routing_sentences(routing: Routing) -> list[str]:
     """Return in one to three sentences whether routing is worth it."""
     best = routing.best
     oracle = routing.oracle
-    bound = _percent(oracle.saving)
-    most = f"choosing the right setting for each problem would save at most {bound} beside"
-    if oracle.saving.value < LITTLE:
-        return [f"Routing isn't worth it: even {most} `{routing.single}`."]
+    bound = percent_text(oracle.saving)
+    oracle_clause = f"choosing the right setting for each problem would save at most {bound} beside"
+    if oracle.saving.value < MIN_ORACLE_SAVING:
+        return [f"Routing isn't worth it: even {oracle_clause} `{routing.single}`."]
     sentences = []
     if best.rule.sign == "none":
         sentences.append(
@@ -32,7 +30,7 @@ def routing_sentences(routing: Routing) -> list[str]:
     elif routing.worth == "no":
         sentences.append(
             f"Routing isn't shown to be worth it: the best rule, {rule_text(best)}, saves "
-            f"{_percent(best.scored.saving)} beside `{routing.single}`, which may be nothing."
+            f"{percent_text(best.scored.saving)} beside `{routing.single}`, which may be nothing."
         )
     else:
         points = f"(difference {_points(best.scored.difference)} points)"
@@ -43,23 +41,25 @@ def routing_sentences(routing: Routing) -> list[str]:
             quality = f"may be worse by more than {margin} {points}"
             opening = "Routing may be worth it"
         sentences.append(
-            f"{opening}: {rule_text(best)} saves {_percent(best.scored.saving)} beside "
+            f"{opening}: {rule_text(best)} saves {percent_text(best.scored.saving)} beside "
             f"`{routing.single}` and {quality}."
         )
-    sentences.append(_oracle_sentence(routing, most))
+    sentences.append(_oracle_sentence(routing, oracle_clause))
     return sentences
 
 
-def _oracle_sentence(routing: Routing, most: str) -> str:
+def _oracle_sentence(routing: Routing, clause: str) -> str:
     held_out = routing.held_out_oracle
-    sentence = f"{most[0].upper()}{most[1:]} `{routing.single}`"
+    sentence = f"{clause[0].upper()}{clause[1:]} `{routing.single}`"
     if held_out is None:
         sentence += ", an upper bound that is inflated by luck: there is one sample per problem"
     else:
-        saved = f"{_percent(held_out.saving)} (difference {_points(held_out.difference)} points)"
+        saved = (
+            f"{percent_text(held_out.saving)} (difference {_points(held_out.difference)} points)"
+        )
         sentence += f"; chosen by other samples of the problem, {saved}"
     if routing.worth == "yes":
-        sentence += f"; the rule reaches {_percent(routing.reached)} of it"
+        sentence += f"; the rule reaches {percent_text(routing.reached)} of it"
     return f"{sentence}."
 
 
@@ -84,14 +84,16 @@ def _condition(route: Route) -> str:
     return route.rule.text()
 
 
-def routing_table(routing: Routing, by: By, currency: str = "USD") -> list[list[str]]:
+def routing_table(routing: Routing, by: Measure, currency: str = "USD") -> list[list[str]]:
     """Return the best single setting, the oracle and the best rules as text, a heading first."""
     unit = currency if by == "cost" else by
     rows = [["policy", "escalated %", "accuracy %", unit, "saving %", "difference"]]
-    single = Scored(routing.single_accuracy, routing.single_cost, _NO_CHANGE, _NO_CHANGE)
-    rows.append([f"`{routing.single}` alone", "", *_cells(single)])
+    accuracy = estimate_text(routing.single_accuracy, scale=100)
+    single_cost = estimate_text(routing.single_cost)
+    rows.append([f"`{routing.single}` alone", "", accuracy, single_cost, "", ""])
     for route in shown_routes(routing):
-        rows.append([rule_text(route), _ends(route.escalated, 100), *_cells(route.scored)])
+        escalated = estimate_text(route.escalated, scale=100)
+        rows.append([rule_text(route), escalated, *_cells(route.scored)])
     if routing.held_out_oracle is not None:
         rows.append(["oracle, held-out samples", "", *_cells(routing.held_out_oracle)])
     rows.append(["oracle, with luck", "", *_cells(routing.oracle)])
@@ -99,12 +101,12 @@ def routing_table(routing: Routing, by: By, currency: str = "USD") -> list[list[
 
 
 def shown_routes(routing: Routing) -> Sequence[Route]:
-    """Return the routes worth a row: those that save most and aren't surely too weak."""
+    """Return the routes that save most, without those that are surely too weak."""
     good = []
     for route in routing.routes:
         if route.scored.difference.high > -routing.margin and route.scored.saving.high > 0:
             good.append(route)
-    return good[:ROWS]
+    return good[:MAX_ROUTES]
 
 
 def routing_json(routing: Routing) -> dict[str, Any]:
@@ -139,31 +141,15 @@ def _route_json(route: Route) -> dict[str, Any]:
     }
 
 
-_NO_CHANGE = Estimate(0.0, 0.0, 0.0, 0, 0)
-
-
 def _cells(scored: Scored) -> list[str]:
-    if scored.saving is _NO_CHANGE:
-        return [_ends(scored.accuracy, 100), _ends(scored.cost), "", ""]
+    """Return accuracy, cost, saving and difference of a policy as texts."""
     return [
-        _ends(scored.accuracy, 100),
-        _ends(scored.cost),
-        _ends(scored.saving, 100),
+        estimate_text(scored.accuracy, scale=100),
+        estimate_text(scored.cost),
+        estimate_text(scored.saving, scale=100),
         _points(scored.difference),
     ]
 
 
-def _ends(estimate: Estimate, scale: float = 1.0, *, signed: bool = False) -> str:
-    value, low, high = interval(
-        estimate.value, estimate.low, estimate.high, scale=scale, signed=signed
-    )
-    return f"{value} [{low}, {high}]"
-
-
 def _points(estimate: Estimate) -> str:
-    return _ends(estimate, 100, signed=True)
-
-
-def _percent(estimate: Estimate) -> str:
-    value, low, high = interval(estimate.value, estimate.low, estimate.high, scale=100)
-    return f"{value} % [{low}, {high}]"
+    return estimate_text(estimate, scale=100, signed=True)

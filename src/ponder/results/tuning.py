@@ -8,19 +8,18 @@ every setting, or they were imported, there were no interim analyses, and the in
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ponder.core import Estimate, FromLog, Outcome, UserError
-from ponder.core.nouns import Resource
-from ponder.core.text import count, interval, number, rounded_up
+from ponder.core import Estimate, FromLog, Measure, Outcome, Resource, UserError
+from ponder.core.text import count, interval, number, percent_text, points, rounded_up
 from ponder.results.routing import routing_json
 from ponder.results.study import STORE, Study
 from ponder.run.adaptive import Trial, trials
@@ -31,7 +30,6 @@ from ponder.stats.routing import Routing, routing
 from ponder.stats.settings import Change, SettingSummary, changes, summarise
 from ponder.store.store import Store
 from ponder.study.cell import StudyCell
-from ponder.study.stop import By
 
 if TYPE_CHECKING:
     from ponder.results.results import Results
@@ -46,16 +44,16 @@ Choice: TypeAlias = Literal[
     "undecided",
     "no answers",
 ]
-MARGIN = 0.02  # tolerable loss of accuracy, if nobody says another
+MARGIN = 0.02  # tolerable loss of accuracy, by default
 DAYS_PER_MONTH = 30.4
 AS_MUCH = 0.005  # savings that round to 0 %
 MANY = 100  # times the problems of the study: nobody will ask as many
-RESOURCES: dict[By, Resource] = {"tokens": "output", "cost": "cost", "seconds": "seconds"}
+RESOURCES: dict[Measure, Resource] = {"tokens": "output", "cost": "cost", "seconds": "seconds"}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One of the settings that were compared."""
+    """A setting that was compared: how good it is, what it takes, and whether to deploy it."""
 
     label: str
     cells: tuple[StudyCell, ...]
@@ -70,16 +68,17 @@ class Setting:
 
     @property
     def is_variant(self) -> bool:
-        """Whether it is a model with its methods; else it is also a way to ask, a task."""
+        """Whether its label names a model with methods, and not also a task (another prompt)."""
         return self.label == self.cells[0].label.variant
 
     def verdict(self) -> str:
-        """Return what was found about the setting."""
+        """Return the setting's verdict in the words of the table."""
         if self.choice == "no effect":
             return f"no effect: as {self.same_as}"
         if self.choice == "good":
-            as_much = self.saving is not None and abs(self.saving.value) < AS_MUCH
-            return "good, at the same cost" if as_much else "good, but more expensive"
+            if self.saving is not None and abs(self.saving.value) < AS_MUCH:
+                return "good, at the same cost"
+            return "good, but more expensive"
         return self.choice
 
     def as_json(self) -> dict[str, Any]:
@@ -127,19 +126,19 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Tuning:
-    """The answer to which setting to deploy."""
+    """Which setting to deploy, with the comparison of all settings that it is computed from."""
 
     settings: tuple[Setting, ...]  # the cheapest first
     steps: tuple[Step, ...]
-    reference: str  # that the choice is compared with; "" if there is nothing to compare
-    by: By
+    reference: str  # setting that the choice is compared with; "" if there is none
+    by: Measure
     currency: str
     margin: float
     floor: float | None
-    attempts: int  # that the design used
-    full_plan: int  # of all settings on all problems
+    attempts: int  # made so far
+    full_plan: int  # attempts of every setting at every problem
     ended: bool  # False: the run may go on, and this is the answer so far
-    adaptive: bool  # False: everything had been asked before
+    adaptive: bool  # False: all attempts were there before, so there were no interim analyses
     # What sending each problem to the setting it needs would save; None: too few problems,
     # or the run may go on.
     routing: Routing | None = None
@@ -152,12 +151,15 @@ class Tuning:
                 return setting
         return None
 
-    def called(self, label: str) -> Setting | None:
+    def by_label(self, label: str) -> Setting | None:
         """Return the setting with a label."""
         for setting in self.settings:
             if setting.label == label:
                 return setting
         return None
+
+    def _with_choice(self, choice: Choice) -> list[Setting]:
+        return [setting for setting in self.settings if setting.choice == choice]
 
     # --- In words ---
 
@@ -169,18 +171,19 @@ class Tuning:
         sentences = [self._choice_sentence(chosen)]
         if volume:
             sentences.append(self._volume_sentence(chosen, volume))
-        still_open = self._open_sentence(chosen)
-        if still_open:
-            sentences.append(still_open)
+        undecided = self._undecided_sentence(chosen)
+        if undecided:
+            sentences.append(undecided)
         return sentences
 
     def _choice_sentence(self, chosen: Setting) -> str:
-        other = self.called(self.reference)
+        other = self.by_label(self.reference)
         if other is None or other is chosen:
-            return f"`{chosen.label}` is the cheapest that is surely good enough{self._alone()}."
-        saved = self._saved(other.saving)
+            clause = self._too_weak_clause()
+            return f"`{chosen.label}` is the cheapest that is surely good enough{clause}."
+        saved = self._saving_clause(other.saving)
         if self.floor is not None:
-            accuracy = _percent(chosen.summary.accuracy)
+            accuracy = percent_text(chosen.summary.accuracy)
             return (
                 f"`{chosen.label}` is right in at least {self.floor:.0%} (accuracy {accuracy}), "
                 f"and {saved} `{other.label}`."
@@ -189,20 +192,21 @@ class Tuning:
         quality = f"its accuracy is not worse by more than {100 * self.margin:g} points"
         if chosen.difference.low > 0:
             quality = "it is more often right"
-        points = _points(chosen.difference)
-        return f"`{chosen.label}` {saved} `{other.label}`, and {quality} (difference {points})."
+        difference = _points_text(chosen.difference)
+        return f"`{chosen.label}` {saved} `{other.label}`, and {quality} (difference {difference})."
 
-    def _alone(self) -> str:
+    def _too_weak_clause(self) -> str:
         clauses = []
-        for choice in ("too weak", "probably too weak"):
-            weak = [f"`{setting.label}`" for setting in self.settings if setting.choice == choice]
+        choices: tuple[Choice, ...] = ("too weak", "probably too weak")
+        for choice in choices:
+            weak = [f"`{setting.label}`" for setting in self._with_choice(choice)]
             if weak:
                 verb = "is" if len(weak) == 1 else "are"
                 clauses.append(f"{', '.join(weak)} {verb} {choice}")
         return f": {', '.join(clauses)}" if clauses else ""
 
-    def _saved(self, saving: Estimate | None) -> str:
-        """Say what the choice saves beside another setting, before that one's name."""
+    def _saving_clause(self, saving: Estimate | None) -> str:
+        """Return the middle of `low` … `high`: "costs 71 % [66, 75] less than"."""
         verbs = {"cost": "costs", "tokens": "uses", "seconds": "takes"}
         nouns = {"cost": "", "tokens": " output tokens", "seconds": " time"}
         assert saving is not None
@@ -213,24 +217,24 @@ class Tuning:
             flipped = Estimate(
                 -saving.value, -saving.high, -saving.low, saving.attempts, saving.problems
             )
-            more = f"{_percent(flipped)} more{nouns[self.by]} than"
+            more = f"{percent_text(flipped)} more{nouns[self.by]} than"
             return f"{verbs[self.by]} {more}"
         less = "fewer" if self.by == "tokens" else "less"
-        return f"{verbs[self.by]} {_percent(saving)} {less}{nouns[self.by]} than"
+        return f"{verbs[self.by]} {percent_text(saving)} {less}{nouns[self.by]} than"
 
     def _volume_sentence(self, chosen: Setting, volume: float) -> str:
-        monthly = volume * DAYS_PER_MONTH
-        other = self.called(self.reference) or chosen
-        now = self.amount(other.summary)
-        then = self.amount(chosen.summary)
-        if now is None or then is None:
+        requests = volume * DAYS_PER_MONTH
+        other = self.by_label(self.reference) or chosen
+        other_amount = self.amount(other.summary)
+        chosen_amount = self.amount(chosen.summary)
+        if other_amount is None or chosen_amount is None:
             return ""
-        amount = f"{self.amount_text(monthly * then.value)} a month"
+        amount = f"{self.amount_text(requests * chosen_amount.value)} a month"
         if other is not chosen:
-            amount += f" instead of {self.amount_text(monthly * now.value)}"
+            amount += f" instead of {self.amount_text(requests * other_amount.value)}"
         return f"At {volume:,.0f} requests a day that is about {amount}."
 
-    def _open_sentence(self, chosen: Setting) -> str:
+    def _undecided_sentence(self, chosen: Setting) -> str:
         """Say what it takes to decide about settings that would be cheaper than the choice."""
         undecided = []
         for setting in self.settings:
@@ -244,9 +248,9 @@ class Tuning:
         return f"Undecided: whether the cheaper {names} would do; {self._needed(undecided)}."
 
     def _no_choice(self) -> list[str]:
-        answered = [s for s in self.settings if s.summary.accuracy.attempts]
+        answered = [setting for setting in self.settings if setting.summary.accuracy.attempts]
         best = max(answered, key=lambda setting: setting.summary.accuracy.value)
-        accuracy = _percent(best.summary.accuracy)
+        accuracy = percent_text(best.summary.accuracy)
         if all(setting.choice == "too weak" for setting in self.settings):
             reached = f"the most accurate, `{best.label}`, is right in {accuracy}"
             return [f"No setting is right in {self.floor:.0%}: {reached}."]
@@ -308,7 +312,7 @@ class Tuning:
         return amount
 
     def amount(self, summary: SettingSummary) -> Estimate | None:
-        """Return what an answer takes: tokens, money or seconds."""
+        """Return the mean amount per answer of what is saved: tokens, money or seconds."""
         if self.by == "cost":
             return summary.cost
         if self.by == "seconds":
@@ -324,7 +328,7 @@ class Tuning:
         return f"{short(amount)} tokens"
 
     def columns(self) -> list[Column]:
-        """Return the estimates that are shown of each setting."""
+        """Return the columns of the table of settings."""
         summaries = [setting.summary for setting in self.settings]
         columns = [
             Column("accuracy %", [summary.accuracy for summary in summaries], scale=100.0),
@@ -418,7 +422,7 @@ def tune(
     margin: float | None = None,
     floor: float | None = None,
     reference: str = "",
-    by: By | None = None,
+    by: Measure | None = None,
     store: str | Path = STORE,
     stored: bool = False,
     progress: bool = True,
@@ -496,14 +500,14 @@ def tuned_study(study: Study, stop: Any) -> Study:
 
 def tuning(results: Results) -> Tuning:
     """Return the cheapest setting that is good enough, from what the store holds."""
-    [state] = results.replayed
+    [state] = results.replayed  # a study with this goal has one trial
     trial = state.trial
     scores = state.scores
     design = trial.design
     assert isinstance(design, Cheapest)
     outcomes = results.outcomes
     if any(cell.quota.samples > 1 for cell in results.cells):
-        outcomes = results.voting_outcomes  # to see where a setting's answers disagree
+        outcomes = results.voting_outcomes  # these show where a setting's answers disagree
     if not any(o.answered for o in outcomes):
         raise results.no_answers()
     standing = design.standing(scores)
@@ -516,23 +520,25 @@ def tuning(results: Results) -> Tuning:
         for cell in arm:
             attempts += by_cell.get(cell.key, [])
         by_arm.append(attempts)
-    order = _by_cost(scores)
+    order = _order_by_cost(scores)
     reference = _reference(design, standing, scores, order)
-    same = _same_settings(results, trial)
+    equal_settings = _equal_settings(results, trial)
     settings = []
-    priced = all(cell.model.prices is not None for arm in trial.arms for cell in arm)
+    priced = all(cell.model.prices is not None for cell in itertools.chain(*trial.arms))
     for i in order:
         summary = summarise(by_arm[i], RESOURCES[trial.by], priced=priced)
-        settings.append(_setting(i, trial, design, standing, scores, summary, reference, same))
+        settings.append(
+            _setting(i, trial, design, standing, scores, summary, reference, equal_settings)
+        )
     steps = []
-    for i, j in pairwise(order):
-        between = changes(by_arm[i], by_arm[j])
-        steps.append(Step(trial.names[i], trial.names[j], tuple(between)))
+    for i, j in itertools.pairwise(order):
+        changed = changes(by_arm[i], by_arm[j])
+        steps.append(Step(trial.names[i], trial.names[j], tuple(changed)))
     chosen = None
     if standing.choice is not None:
         chosen = trial.names[standing.choice]
     routes = None
-    if state.ended:  # it takes as long as everything else, and a page asks again and again
+    if state.ended:  # it takes as long as all else here, and a live page recomputes often
         routes = routing(
             dict(zip(trial.names, by_arm, strict=True)),
             lambda o: o.used(RESOURCES[trial.by]),
@@ -556,8 +562,8 @@ def tuning(results: Results) -> Tuning:
     )
 
 
-def _by_cost(scores: Sequence[Floats]) -> list[int]:
-    """Return the settings by their mean amount on the problems that all were asked."""
+def _order_by_cost(scores: Sequence[Floats]) -> list[int]:
+    """Return the settings, the cheapest first, on the problems that all were asked."""
     size = min(len(score) for score in scores)
     means = []
     for score in scores:
@@ -587,18 +593,18 @@ def _reference(
     return max(candidates, key=lambda i: (_mean_accuracy(scores[i]), order.index(i)))
 
 
-def _same_settings(results: Results, trial: Trial) -> dict[int, str]:
-    """Return by setting the label of the one that it equals, where a dial has no effect."""
+def _equal_settings(results: Results, trial: Trial) -> dict[int, str]:
+    """Map each setting whose dial has no effect to the label of the setting that it equals."""
     index = {}
     for i, arm in enumerate(trial.arms):
         index[arm[0].variant_key] = i
-    same = {}
+    equal_settings = {}
     for effect in results.dial_effects:
         second = index.get(effect.pair.second.variant_key)
         first = index.get(effect.pair.first.variant_key)
         if effect.shown == "none" and first is not None and second is not None:
-            same[second] = trial.names[first]
-    return same
+            equal_settings[second] = trial.names[first]
+    return equal_settings
 
 
 def _setting(
@@ -609,7 +615,7 @@ def _setting(
     scores: Sequence[Floats],
     summary: SettingSummary,
     reference: int | None,
-    same: dict[int, str],
+    equal_settings: dict[int, str],
 ) -> Setting:
     choice: Choice = "undecided"
     if not summary.accuracy.attempts:
@@ -618,7 +624,7 @@ def _setting(
         choice = "chosen"
     elif standing.quality[i] == "weak":
         choice = "too weak"
-    elif i in same:
+    elif i in equal_settings:
         choice = "no effect"
     elif standing.quality[i] == "good":
         choice = "good"
@@ -648,7 +654,7 @@ def _setting(
         difference=difference,
         saving=saving,
         more_problems=more,
-        same_as=same.get(i, ""),
+        same_as=equal_settings.get(i, ""),
     )
 
 
@@ -678,14 +684,6 @@ def _names(settings: Sequence[Setting], conjunction: Literal["and", "or"]) -> st
     return f"{', '.join(names)} {conjunction} {last}"
 
 
-def _percent(estimate: Estimate) -> str:
-    value, low, high = interval(estimate.value, estimate.low, estimate.high, scale=100)
-    return f"{value} % [{low}, {high}]"
-
-
-def _points(estimate: Estimate) -> str:
-    """Return a difference to a tenth of a point: its end is compared with the margin."""
-    texts = []
-    for fraction in (estimate.value, estimate.low, estimate.high):
-        texts.append(f"{100 * fraction:+.1f}".replace("-", "−"))
-    return f"{texts[0]} [{texts[1]}, {texts[2]}]"
+def _points_text(difference: Estimate) -> str:
+    value = points(difference.value)
+    return f"{value} [{points(difference.low)}, {points(difference.high)}]"

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ponder.results.results import Results
     from ponder.stats.settings import Change
 
-LISTED = 20  # problems that a setting gains, or loses, which a page lists
-# what each verdict is called in the table, and what it means
+MAX_LISTED = 20  # problems that a page lists of those that a setting gains, or loses
+# the name of each verdict in the table, and its meaning
 MEANINGS: dict[Choice, tuple[str, str]] = {
     "chosen": ("chosen", "the cheapest that is surely good enough"),
     "good": ("good, but …", "surely good enough too, at the same cost or a higher one"),
@@ -51,7 +51,7 @@ class Value(NamedTuple):
     order: float  # what its column is sorted by
 
 
-class Row(NamedTuple):
+class SettingRow(NamedTuple):
     """A setting in the table."""
 
     label: str
@@ -62,7 +62,7 @@ class Row(NamedTuple):
     values: Sequence[Value]
 
 
-class Reply(NamedTuple):
+class LinkedReply(NamedTuple):
     """An attempt at a problem that a step gains or loses."""
 
     attempt: int
@@ -71,12 +71,12 @@ class Reply(NamedTuple):
 
 
 class ChangedProblem(NamedTuple):
-    """A problem that one of two settings answers right more often, with a reply of each."""
+    """A problem at which two settings differ in accuracy, with a reply of each."""
 
     problem: str
     size: int
-    first: Reply
-    second: Reply
+    first: LinkedReply
+    second: LinkedReply
 
 
 class ChangedProblems(NamedTuple):
@@ -96,13 +96,13 @@ class StepLists(NamedTuple):
 
 
 class TuningSection(NamedTuple):
-    """What the page shows of a `Tuning`."""
+    """The texts and numbers of a `Tuning` that a page shows."""
 
     verdict: Sequence[str]
-    so_far: str  # how much of the run this is; "" once it has ended
+    so_far: str  # how many attempts were made so far; "" once the run has ended
     criterion: str
     headings: Sequence[str]
-    rows: Sequence[Row]
+    rows: Sequence[SettingRow]
     meanings: Mapping[str, tuple[str, str]]  # of the choices in the table
     steps: Sequence[StepLists]
     routing: Sequence[str]  # whether routing is worth it, in sentences; empty if unknown
@@ -143,7 +143,7 @@ def tuning_section(results: Results) -> TuningSection:
             if estimate is not None and not math.isnan(estimate.value):
                 order = estimate.value
             values.append(Value(*column.text(i), order))
-        row = Row(
+        row = SettingRow(
             setting.label,
             setting.choice,
             setting.verdict(),
@@ -205,7 +205,7 @@ def _so_far(tuning: Tuning) -> str:
 
 
 def _criterion(tuning: Tuning, results: Results) -> str:
-    """Say what is good enough, and what the settings are ordered by."""
+    """Define good enough, and name what the settings are ordered by."""
     rule = results.study.stop_rule
     assert rule is not None
     reference = f"`{rule.reference}`" if rule.reference else "the most accurate setting"
@@ -231,17 +231,17 @@ def _changed(
     title: str, changes: Sequence[Change], outcomes: Mapping[int, Outcome]
 ) -> ChangedProblems:
     listed = []
-    for change in changes[:LISTED]:
+    for change in changes[:MAX_LISTED]:
         first = _reply(change.first, outcomes, right=not change.gained)
         second = _reply(change.second, outcomes, right=change.gained)
         listed.append(ChangedProblem(change.problem, change.size, first, second))
     return ChangedProblems(title, len(changes), listed)
 
 
-def _reply(attempts: Sequence[int], outcomes: Mapping[int, Outcome], *, right: bool) -> Reply:
-    """Return the first of a problem's attempts that is right, or the first that is wrong."""
+def _reply(attempts: Sequence[int], outcomes: Mapping[int, Outcome], *, right: bool) -> LinkedReply:
+    """Return the first of a problem's attempts that is right, or if `right` is false, wrong."""
     for attempt in attempts:
         outcome = outcomes[attempt]
         if outcome.correct == right:
-            return Reply(attempt, outcome.ended, outcome.tokens("output"))
+            return LinkedReply(attempt, outcome.ended, outcome.tokens("output"))
     raise AssertionError("a problem that changes has a right attempt and a wrong one")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ponder.core import Estimate, FromLog, UserError, error_at
+from ponder.core import Estimate, FromLog, Measure, UserError, error_at
 from ponder.core.errors import Location
 from ponder.core.text import count, number
 from ponder.stats.columns import FEWEST_PAIRS, Floats
@@ -29,7 +29,7 @@ from ponder.stats.designs.sequential import Paired, Precise
 from ponder.study.cell import StudyCell
 from ponder.study.labels import unknown_name
 from ponder.study.prices import HINT
-from ponder.study.stop import By, Goal, StopRule, contestants
+from ponder.study.stop import Goal, StopRule, contestants
 
 if TYPE_CHECKING:
     from ponder.store.store import Store
@@ -123,7 +123,7 @@ class Trial:
     names: tuple[str, ...]  # of the arms
     arms: tuple[tuple[StudyCell, ...], ...]
     design: Design
-    by: By = "tokens"  # what the second column of the scores counts
+    by: Measure = "tokens"  # what the second column of the scores counts
 
     @property
     def across_models(self) -> bool:
@@ -253,7 +253,7 @@ def _sums(counts: Sequence[int], additional: Sequence[int]) -> list[int]:
     return [n + m for n, m in zip(counts, additional, strict=True)]
 
 
-def reader(store: Store, by: By = "tokens") -> Reader:
+def reader(store: Store, by: Measure = "tokens") -> Reader:
     """Return a reader that reads each cell once: results don't change until something is asked."""
     cache: dict[bytes, Mapping[int, Result]] = {}
 
@@ -356,7 +356,7 @@ def trials(study: StudySpec) -> list[Trial]:
             where=location,
             hint="set `problems` to the smallest",
         )
-    by: By = "tokens"
+    by: Measure = "tokens"
     if goal == "cheapest":
         with error_at(location):
             by = amount_counted(rule.by, study.cells)
@@ -365,7 +365,7 @@ def trials(study: StudySpec) -> list[Trial]:
     return [Trial(goal, "", tuple(arms), tuple(tuple(arm) for arm in arms.values()), design, by)]
 
 
-def amount_counted(by: By | None, cells: Sequence[StudyCell]) -> By:
+def amount_counted(by: Measure | None, cells: Sequence[StudyCell]) -> Measure:
     """Return what is saved; money can't be if the prices of a model are unknown."""
     unpriced = [cell.label.model for cell in cells if cell.model.prices is None]
     if by is None:

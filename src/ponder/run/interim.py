@@ -1,6 +1,7 @@
-"""Asks a model at ten interim analyses, until its attempts answer a question, such as a gate's.
+"""Runs cells in ten steps, until their attempts answer a question, such as a gate's.
 
-The question is a function of the attempts so far. As in other adaptive runs, an analysis is made of
+After each step there is an interim analysis: a function of the attempts so far says whether the
+question is answered. As in other adaptive runs, an analysis is made of
 the first problems of each cell, so that a run that resumes repeats its decisions from the store,
 and attempts that the store holds beyond them change nothing.
 """
@@ -21,7 +22,7 @@ from ponder.study.cell import StudyCell
 
 @dataclass(frozen=True)
 class Interim:
-    """The analyses of some cells. Each cell has as many problems as it may be asked."""
+    """The interim analyses of some cells, whose quotas are the most problems that may be asked."""
 
     cells: Sequence[StudyCell]
     answered: Callable[[list[Outcome]], bool]  # whether the attempts answer the question
@@ -35,7 +36,7 @@ class Interim:
         return len({cell.model_key for cell in self.cells}) > 1
 
     def analyses(self) -> Iterator[list[StudyCell]]:
-        """Yield for each analysis the cells with the problems that it is made of."""
+        """Yield the cells of each analysis, limited to the problems that it includes."""
         previous: list[int] = []
         for analysis in range(1, ANALYSES + 1):
             counts = []
@@ -46,7 +47,7 @@ class Interim:
             previous = counts
 
     def rounds(self, store: Store) -> Iterator[Round]:
-        """Yield what to ask next until the question is answered; end if part of it wasn't asked."""
+        """Yield rounds to run until the question is answered, or a round was not completed."""
         for cells in self.analyses():
             missing = _missing(store, cells, failed=True)
             if missing:
@@ -55,19 +56,19 @@ class Interim:
                 return
 
     def last(self, store: Store) -> list[StudyCell]:
-        """Return the cells of the last analysis that was made; none if the first wasn't reached."""
-        made: list[StudyCell] = []
+        """Return the cells of the last analysis, or none if the run ended before the first."""
+        last_cells: list[StudyCell] = []
         for cells in self.analyses():
             if _missing(store, cells):
-                return made
-            made = cells
+                return last_cells
+            last_cells = cells
             if self.answered(list(store.outcomes(cells))):
-                return made
-        return made
+                return last_cells
+        return last_cells
 
 
-def limited(cell: StudyCell, problems: Collection[str]) -> StudyCell:
-    """Return a cell that may be asked these problems, given by their ids."""
+def with_problems(cell: StudyCell, problems: Collection[str]) -> StudyCell:
+    """Return a cell with its problems limited to these ids."""
     if cell.task.fixed() is None:  # they are the first ones that the task generates
         return cell.with_quota(problems=min(cell.count, len(problems)), adaptive=True)
     available = itertools.islice(cell.task.problems(cell.size, cell.seed), cell.count)
@@ -84,7 +85,7 @@ def _first(cell: StudyCell, problems: int) -> StudyCell:
 
 
 def _missing(store: Store, cells: Sequence[StudyCell], *, failed: bool = False) -> int:
-    """Count the attempts of these cells that were not made; `failed`: or that failed."""
+    """Count the attempts that these cells lack; with `failed`, failed attempts count as lacking."""
     missing = 0
     for cell in cells:
         problems = cell.quota.problems or 0

@@ -1,6 +1,6 @@
-"""Remembers a run's batch jobs in its store, and what their requests hold under the caps.
+"""Keeps a run's batch jobs in its store, with what their requests reserve under the caps.
 
-A request is in the store before it is sent, with the most that it may take, and leaves it in the
+A request is in the store before it is sent, with the most that it may cost, and leaves it in the
 transaction that stores its answer. So whenever a process is killed, each request that was sent is
 counted once: with its job, or with its answer.
 """
@@ -20,10 +20,10 @@ from ponder.store.writer import Writer
 class JobObserver(Observer):
     """Observes the calls of one turn, which may be requests in jobs."""
 
-    attempt = ""  # whose turn it is: cell, problem and sample
+    attempt = ""  # that the turn belongs to: cell, problem and sample
 
     def in_job(self, request_id: str, request: Request) -> Money:
-        """Note that a request is in a job that the store knows; return the most it may take."""
+        """Note that a request is in a stored job; return the most that it may cost."""
         raise NotImplementedError
 
     def out_of_job(self, request_id: str, request: Request) -> None:
@@ -40,19 +40,22 @@ class OpenRequests:
         self._amounts: dict[str, dict[str, Money]] = defaultdict(dict)
         for job in self.jobs:
             for request in job.requests:
-                amount = NOTHING  # those of other studies, or of runs that don't count
+                amount = NOTHING  # of other studies, or in runs without caps
                 if job.study == study and ledger.jobs != NOTHING:
                     amount = Money(request.tokens, request.cost)
                 self._amounts[request.attempt][request.id] = amount
 
     def take(self, attempt: str) -> dict[str, Money]:
-        """Return the requests of an attempt and what they hold: a call will wait for them."""
+        """Remove and return the requests of an attempt, with what they reserve.
+
+        A call will wait for them.
+        """
         return self._amounts.pop(attempt, {})
 
     def give_back(self, attempt: str, requests: Mapping[str, Money], *, counted: bool) -> None:
-        """Return requests that got no answer, whose jobs stay open.
+        """Put requests back that got no answer, because their jobs stay open.
 
-        `counted`: the ledger has never ceased to count them as requests of earlier runs.
+        `counted` is whether the ledger still counts them as requests of earlier runs.
         """
         for request_id, amount in requests.items():
             self._amounts[attempt][request_id] = amount
@@ -97,8 +100,9 @@ class StoredJobs(Jobs):
         for request_id, request in requests.items():
             observer = request.observer
             assert isinstance(observer, JobObserver)
-            held = observer.in_job(request_id, request)
-            rows.append(JobRequest(request_id, observer.attempt, held.tokens, held.cost))
+            reserved = observer.in_job(request_id, request)
+            row = JobRequest(request_id, observer.attempt, reserved.tokens, reserved.cost)
+            rows.append(row)
         stored = StoredJob(job.id, self._study, job.server, job.remote, job.created, tuple(rows))
         self._stored[job.id] = stored
         await self._writer.put_job(stored)

@@ -37,7 +37,7 @@ from ponder.stats.frontier import Verdict
 from ponder.stats.ratios import Pair, per_attempt, token_logs
 
 Status = Literal["pass", "fail", "inconclusive"]
-Measure = Literal["verdict", "accuracy", "tokens", "cost", "seconds"]
+Quantity = Literal["verdict", "accuracy", "tokens", "cost", "seconds"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Condition:
     """A condition under which a gate fails: `worse`, or a limit that a quantity may not exceed."""
 
     text: str  # as its user wrote it
-    measure: Measure
+    quantity: Quantity
     above: bool = False  # whether it fails above the limit, or below it
     limit: float = 0.0  # of B − A for accuracy, of B / A for the others
 
@@ -67,7 +67,7 @@ WORSE = Condition("worse", "verdict")
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the attempts say of a condition on one task."""
+    """Whether a condition is met on one task, with the interval that it is judged by."""
 
     condition: Condition
     status: Status
@@ -83,9 +83,9 @@ def judge(
     margin: float,
     fraction: float | None = None,
 ) -> list[list[Judgement]]:
-    """Judge each condition on each task, given by its pair; None if it has no problem in common.
+    """Judge each condition on each task; a task's pair is None if no problem was answered by both.
 
-    `fraction`: how much of its problems an adaptive run has asked; None: it wasn't adaptive.
+    `fraction` is how much of its problems an adaptive run has asked, or None if it wasn't adaptive.
     """
     analyses = 1 if fraction is None else ANALYSES
     verdict_level = nominal_level(LEVEL, analyses)
@@ -95,11 +95,11 @@ def judge(
         verdicts = iter(planned_verdicts([pair for pair in pairs if pair], margin, analyses))
     judged = []
     for pair in pairs:
-        of_task = []
+        task_judgements = []
         for condition in conditions:
             if pair is None:
                 why = "no problem was answered by both"
-                of_task.append(Judgement(condition, "inconclusive", why=why))
+                task_judgements.append(Judgement(condition, "inconclusive", why=why))
                 continue
             if condition == WORSE:
                 difference = difference_in_accuracy(pair.first.variant, pair.second.variant)
@@ -108,8 +108,8 @@ def judge(
             else:
                 judgement = _of_threshold(condition, pair, level)
                 unlikely = _unlikely(judgement, fraction, level)
-            of_task.append(replace(judgement, unlikely=unlikely))
-        judged.append(of_task)
+            task_judgements.append(replace(judgement, unlikely=unlikely))
+        judged.append(task_judgements)
     return judged
 
 
@@ -121,12 +121,12 @@ def _unlikely(
     if judgement.status != "inconclusive" or effect is None or not fraction or fraction >= 1:
         return False
     condition = judgement.condition
-    ends = [effect.value, effect.low, effect.high, condition.limit]
-    if condition.measure not in ("verdict", "accuracy"):
+    numbers = [effect.value, effect.low, effect.high, condition.limit]
+    if condition.quantity not in ("verdict", "accuracy"):
         if effect.low <= 0 or math.isinf(effect.high):
             return False
-        ends = [math.log(end) for end in ends]
-    value, low, high, limit = ends
+        numbers = [math.log(number) for number in numbers]
+    value, low, high, limit = numbers
     bound = z_quantile((1 + level) / 2)
     error = (high - low) / (2 * bound)
     if not error:
@@ -151,26 +151,26 @@ def _of_threshold(condition: Condition, pair: Pair, level: float) -> Judgement:
     if pair.problems < FEWEST_PAIRS:
         why = f"fewer than {FEWEST_PAIRS} problems in common"
         return Judgement(condition, "inconclusive", why=why)
-    interval = _effect(condition.measure, pair)
+    interval = _effect(condition.quantity, pair)
     if interval is None:
-        why = f"one of them has no {condition.measure}"
+        why = f"one of them has no {condition.quantity}"
         return Judgement(condition, "inconclusive", why=why)
     effect = interval(level)
     return Judgement(condition, condition.exceeded(effect), effect)
 
 
-def _effect(measure: Measure, pair: Pair) -> Callable[[float], Estimate] | None:
+def _effect(quantity: Quantity, pair: Pair) -> Callable[[float], Estimate] | None:
     """Return B − A or B / A as a function of the level; None if it can't be measured."""
-    if measure == "accuracy":
+    if quantity == "accuracy":
         return difference_in_accuracy(pair.first.variant, pair.second.variant)
-    if measure == "tokens":
+    if quantity == "tokens":
         curves = token_logs(pair)
         if curves is None:
             return None
         first, second = curves.overall
         return second.over(first)
     of_a, of_b = pair.sides
-    if measure == "cost":
+    if quantity == "cost":
         logs = per_attempt(of_a.cost, of_a), per_attempt(of_b.cost, of_b)
     else:
         logs = per_attempt(of_a.seconds, of_a), per_attempt(of_b.seconds, of_b)

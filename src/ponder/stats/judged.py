@@ -32,10 +32,10 @@ FEWEST = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """One row per answered attempt."""
+class JudgedColumns:
+    """Verdicts of a judge and of people, as columns with one row per answered attempt."""
 
-    right: Bools  # by the judge; without a verdict, such as a truncated attempt, False
+    right: Bools  # by the judge; False without a verdict, such as for a truncated attempt
     judged: Bools  # whether there is a verdict
     labelled: Bools  # whether a person has judged it too
     label: Bools  # right by that person
@@ -49,14 +49,14 @@ class Judged:
         return len(np.unique(self.problem[self.labelled]))
 
 
-def judged(outcomes: Sequence[Outcome]) -> Judged:
+def judged(outcomes: Sequence[Outcome]) -> JudgedColumns:
     """Return outcomes as columns, in an order that doesn't depend on theirs."""
     rows = by_problem(outcomes)
 
     def column(values: list[bool]) -> Bools:
         return np.array(values, dtype=np.bool_)
 
-    return Judged(
+    return JudgedColumns(
         right=column([row.ended == "right" for row in rows]),
         judged=column([row.ended in ("right", "wrong") and JUDGED in row.details for row in rows]),
         labelled=column([LABEL in row.details for row in rows]),
@@ -65,8 +65,8 @@ def judged(outcomes: Sequence[Outcome]) -> Judged:
     )
 
 
-def corrected(data: Judged, level: float = 0.95) -> Estimate | None:
-    """Return the accuracy that people would have found; None if too few replies are labelled."""
+def corrected(data: JudgedColumns, level: float = 0.95) -> Estimate | None:
+    """Return the accuracy by people's standard; None if too few replies are labelled."""
     if data.labelled_problems() < FEWEST:
         return None
     value, effective = _prediction_powered(data, level)
@@ -81,12 +81,12 @@ def corrected(data: Judged, level: float = 0.95) -> Estimate | None:
     )
 
 
-def agreement(data: Judged, level: float = 0.95) -> tuple[Estimate, Estimate]:
-    """Return how often the judge says right of right replies, and of wrong ones."""
+def agreement(data: JudgedColumns, level: float = 0.95) -> tuple[Estimate, Estimate]:
+    """Return the fraction of right replies that the judge calls right, and that of wrong ones."""
     return _rate(data, data.right, data.label, level), _rate(data, data.right, ~data.label, level)
 
 
-def _prediction_powered(data: Judged, level: float) -> tuple[float, float]:
+def _prediction_powered(data: JudgedColumns, level: float) -> tuple[float, float]:
     """Return the estimate and its effective sample size."""
     problems = len(np.unique(data.problem))
     verdict = problem_means(data.right, data.problem)
@@ -120,8 +120,8 @@ def _prediction_powered(data: Judged, level: float) -> tuple[float, float]:
     return value, effective
 
 
-def _labelled_means(data: Judged) -> tuple[Floats, Floats, Bools]:
-    """Return each problem's mean label and mean verdict on labelled replies, and if it has any."""
+def _labelled_means(data: JudgedColumns) -> tuple[Floats, Floats, Bools]:
+    """Return each problem's mean label and verdict on labelled replies, and whether it has any."""
     problem = np.unique(data.problem, return_inverse=True)[1].astype(np.int64)
     count = summed(data.labelled, problem)
     labelled = count > 0
@@ -131,17 +131,17 @@ def _labelled_means(data: Judged) -> tuple[Floats, Floats, Bools]:
     return labels, verdicts, labelled
 
 
-def _combined(data: Judged, level: float) -> tuple[float, float]:
+def _combined(data: JudgedColumns, level: float) -> tuple[float, float]:
     """Return the interval that combines those of the estimate's parts."""
     says_right = accuracy(data.right, data.problem, level)
     has_verdict = accuracy(data.judged, data.problem, level)
     if data.judged.all():
         has_verdict = Estimate(1.0, 1.0, 1.0, has_verdict.attempts, has_verdict.problems)
-    right = _known(_rate(data, data.label, data.right, level))
-    wrong = _known(_rate(data, data.label, ~data.right, level))
+    right = _or_uninformative(_rate(data, data.label, data.right, level))
+    wrong = _or_uninformative(_rate(data, data.label, ~data.right, level))
     gain = right.value - wrong.value
     value = says_right.value * gain + has_verdict.value * wrong.value
-    parts = (
+    terms = (  # rates, and the derivatives of the estimate by them
         (says_right, gain),
         (has_verdict, wrong.value),
         (right, says_right.value),
@@ -149,9 +149,9 @@ def _combined(data: Judged, level: float) -> tuple[float, float]:
     )
     below = 0.0
     above = 0.0
-    for part, weight in parts:
-        downwards = part.value - part.low
-        upwards = part.high - part.value
+    for estimate, weight in terms:
+        downwards = estimate.value - estimate.low
+        upwards = estimate.high - estimate.value
         if weight < 0:
             downwards, upwards = upwards, downwards
         below += (weight * downwards) ** 2
@@ -159,15 +159,15 @@ def _combined(data: Judged, level: float) -> tuple[float, float]:
     return value - math.sqrt(below), value + math.sqrt(above)
 
 
-def _rate(data: Judged, events: Bools, among: Bools, level: float) -> Estimate:
+def _rate(data: JudgedColumns, events: Bools, among: Bools, level: float) -> Estimate:
     """Return the fraction of labelled replies of a kind for which something holds."""
     at_risk = data.labelled & among
     problem = np.unique(data.problem, return_inverse=True)[1].astype(np.int64)
     return rate(summed(at_risk, problem), summed(at_risk & events, problem), level)
 
 
-def _known(part: Estimate) -> Estimate:
-    """Return a rate, or one half of which nothing is known."""
-    if math.isnan(part.value):
-        return Estimate(0.5, 0.0, 1.0, part.attempts, part.problems)
-    return part
+def _or_uninformative(estimate: Estimate) -> Estimate:
+    """Return a rate; if nothing was observed, 0.5 with the interval from 0 to 1."""
+    if math.isnan(estimate.value):
+        return Estimate(0.5, 0.0, 1.0, estimate.attempts, estimate.problems)
+    return estimate

@@ -1,6 +1,7 @@
 """Estimates what sending each request to the setting it needs would save, from stored attempts.
 
-    routing({"low": outcomes, "high": others}, lambda o: o.tokens("output"), margin=0.02).worth
+    by_setting = {"low": low_outcomes, "high": high_outcomes}
+    routing(by_setting, lambda o: o.tokens("output"), margin=0.02).worth
 
 Three policies are compared on the problems that all settings answered, paired by problem. The best
 single setting is the cheapest whose accuracy is within the margin of the most accurate one. The
@@ -39,17 +40,18 @@ from ponder.stats.ratios import Log
 from ponder.stats.samples import gap_closed, over_problems
 
 FEWEST_PROBLEMS = 20  # in common, for two problems in each fold
-FEWEST_PART = 0.5  # of the problems of the setting that answered most
+MIN_COVERAGE = 0.5  # fraction of the problems of the setting that answered most
 FOLDS = 10
 SPLITS = 5
 THRESHOLDS = 20  # quantiles of a sign that are tried as its threshold
-LITTLE = 0.05  # a saving of the oracle below this isn't worth a rule
-# Choosing by all of the margin would leave none of it to the noise of the test.
-CHOICE = 0.5
+MIN_ORACLE_SAVING = 0.05  # below this, no rule is worth it
+# Fraction of the margin that a chosen candidate may lose as measured: choosing by all of it would
+# leave nothing to the noise of the test.
+CHOICE_FRACTION = 0.5
 DRAWS = 2000  # of the largest error among all candidates
 
-# What a request, or the first answer to it, is sent on by. `disagree of 2`: two cheap answers differ;
-# `agreement`: the fraction of a vote's samples that its winner got.
+# The signs, of a request or of the first answer to it, by which a rule escalates. `disagree of 2`:
+# two cheap answers differ; `agreement`: the fraction of a vote's samples that its winner got.
 Sign: TypeAlias = Literal[
     "size",
     "prompt_tokens",
@@ -70,7 +72,7 @@ Cost: TypeAlias = Callable[[Outcome], float]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """When the expensive setting of a pair answers instead of the cheap one."""
+    """Says when the expensive setting of a pair answers instead of the cheap one."""
 
     sign: Sign
     threshold: float | None = None
@@ -128,10 +130,10 @@ class Routing:
     single_accuracy: Estimate
     single_cost: Estimate
     oracle: Scored  # an upper bound, which profits from luck
-    held_out_oracle: Scored | None  # without luck; None: too few samples per problem
+    held_out_oracle: Scored | None  # without luck; None if there is one sample per problem
     routes: tuple[Route, ...]  # each sign for each pair, the largest saving first
     best: Route  # the best of them all, or no routing
-    reached: Estimate  # the part of the oracle's saving that `best` reaches
+    reached: Estimate  # the fraction of the oracle's saving that `best` reaches
     worth: Worth
 
 
@@ -141,7 +143,7 @@ def routing(
     margin: float = 0.02,
     single: str | None = None,
 ) -> Routing | None:
-    """Compare routing with the best single setting; None if too little was answered by all.
+    """Compare routing with the best single setting; None if all settings share too few problems.
 
     `cost` returns what an attempt cost: tokens, money or seconds. `single` names the setting to
     compare with; by default it is chosen. Attempts that failed don't count, nor do settings that
@@ -189,7 +191,7 @@ def routing(
 
 
 def _worth(oracle: Scored, best: Route, margin: float) -> Worth:
-    if oracle.saving.value < LITTLE or best.scored.saving.low <= 0:
+    if oracle.saving.value < MIN_ORACLE_SAVING or best.scored.saving.low <= 0:
         return "no"
     if best.scored.difference.low > -margin:
         return "yes"
@@ -201,7 +203,7 @@ def _worth(oracle: Scored, best: Route, margin: float) -> Worth:
 
 @dataclass(frozen=True)
 class _Setting:
-    """The attempts of one setting at the common problems, sorted by problem."""
+    """The attempts of a setting at the common problems, sorted by problem."""
 
     name: str
     outcomes: Sequence[Outcome]
@@ -223,7 +225,7 @@ class _Setting:
         return problem_means(self.cost, self.problem)
 
     def by_problem(self) -> Iterator[slice]:
-        """Yield where the attempts at each problem stand."""
+        """Yield for each problem the rows of its attempts."""
         ends = np.searchsorted(self.problem, np.arange(self.problems + 1))
         for start, stop in itertools.pairwise(ends.tolist()):
             yield slice(start, stop)
@@ -232,7 +234,8 @@ class _Setting:
 def _settings(outcomes_by_setting: Mapping[str, Sequence[Outcome]], cost: Cost) -> list[_Setting]:
     """Return the settings at the problems that all answered, the cheapest first.
 
-    Without those of which an adaptive run has asked few problems: all would be left with these.
+    Settings that an adaptive run has asked few problems are left out, because only those problems
+    would be common to all.
     """
     by_setting: dict[str, dict[tuple[bytes, int, str], list[Outcome]]] = {}
     for name, outcomes in outcomes_by_setting.items():
@@ -243,9 +246,9 @@ def _settings(outcomes_by_setting: Mapping[str, Sequence[Outcome]], cost: Cost) 
                 by_problem.setdefault(key, []).append(outcome)
     if not by_setting:
         return []
-    most = max(len(by_problem) for by_problem in by_setting.values())
+    most_problems = max(len(by_problem) for by_problem in by_setting.values())
     for name in list(by_setting):
-        if len(by_setting[name]) < FEWEST_PART * most:
+        if len(by_setting[name]) < MIN_COVERAGE * most_problems:
             del by_setting[name]
     common = sorted(set.intersection(*(set(answered) for answered in by_setting.values())))
     sizes = np.array([size for _, size, _ in common], dtype=np.float64)
@@ -254,7 +257,7 @@ def _settings(outcomes_by_setting: Mapping[str, Sequence[Outcome]], cost: Cost) 
         rows: list[Outcome] = []
         problem: list[int] = []
         for index, key in enumerate(common):
-            # The order of samples can't matter: those of one cell differ in their number.
+            # An order that doesn't depend on that of the outcomes.
             samples = sorted(by_problem[key], key=lambda o: (o.cell.key, o.sample, o.attempt))
             rows += samples
             problem += [index] * len(samples)
@@ -277,7 +280,7 @@ def _settings(outcomes_by_setting: Mapping[str, Sequence[Outcome]], cost: Cost) 
 
 
 class _Candidate(NamedTuple):
-    """A rule with its threshold: what it does on each problem, on average over samples."""
+    """A rule with its threshold, and its accuracy and cost on each problem, a mean of samples."""
 
     cheap: str
     expensive: str
@@ -288,7 +291,7 @@ class _Candidate(NamedTuple):
 
     @property
     def family(self) -> tuple[str, str, Sign]:
-        """What it has in common with candidates that differ in their threshold alone."""
+        """The key that candidates share if they differ in their threshold alone."""
         return self.cheap, self.expensive, self.rule.sign
 
 
@@ -316,7 +319,7 @@ def _all_candidates(settings: Sequence[_Setting]) -> Iterator[_Candidate]:
 
 
 def _thresholds(values: Floats) -> list[float]:
-    """Return values at which a sign may begin: some requests are below, and some are not."""
+    """Return thresholds to try: for each, some requests are below, and some are not."""
     distinct = np.unique(values)
     if len(distinct) > THRESHOLDS:
         fractions = np.arange(1, THRESHOLDS) / THRESHOLDS
@@ -327,21 +330,24 @@ def _thresholds(values: Floats) -> list[float]:
 def _before_asking(
     cheap: _Setting, expensive: _Setting, sign: Sign, values: Floats
 ) -> Iterator[_Candidate]:
-    """Yield rules that are known before any call, so only one is paid. `values` is by problem."""
+    """Yield rules that are decided before any call, so that only one is paid.
+
+    `values` has the sign of each problem, such as its size.
+    """
     for threshold in _thresholds(values):
-        is_sent_on = values >= threshold
+        escalates = values >= threshold
         yield _Candidate(
             cheap.name,
             expensive.name,
             Rule(sign, threshold),
-            np.where(is_sent_on, expensive.accuracy_by_problem, cheap.accuracy_by_problem),
-            np.where(is_sent_on, expensive.cost_by_problem, cheap.cost_by_problem),
-            is_sent_on.astype(np.float64),
+            np.where(escalates, expensive.accuracy_by_problem, cheap.accuracy_by_problem),
+            np.where(escalates, expensive.cost_by_problem, cheap.cost_by_problem),
+            escalates.astype(np.float64),
         )
 
 
 def _signs(cheap: _Setting) -> Iterator[tuple[Rule, Bools]]:
-    """Yield rules by the cheap setting's answer, and which of its attempts have the sign."""
+    """Yield rules by the sign of a cheap answer, and which of the attempts have the sign."""
     unparsed = np.array([o.ended == "unparsed" for o in cheap.outcomes])
     truncated = np.array([o.ended == "truncated" for o in cheap.outcomes])
     if unparsed.any():
@@ -360,11 +366,11 @@ def _signs(cheap: _Setting) -> Iterator[tuple[Rule, Bools]]:
 
 
 def _after_answer(cheap: _Setting, expensive: _Setting, rule: Rule, is_signed: Bools) -> _Candidate:
-    """Return a rule by the cheap answer: both calls are paid where it has the sign."""
-    right_if_sent = expensive.accuracy_by_problem[cheap.problem]
-    extra = expensive.cost_by_problem[cheap.problem]
-    correct = np.where(is_signed, right_if_sent, cheap.correct)
-    cost = cheap.cost + np.where(is_signed, extra, 0.0)
+    """Return a rule that the cheap answer decides; both calls are paid where it has the sign."""
+    right_if_escalated = expensive.accuracy_by_problem[cheap.problem]
+    extra_cost = expensive.cost_by_problem[cheap.problem]
+    correct = np.where(is_signed, right_if_escalated, cheap.correct)
+    cost = cheap.cost + np.where(is_signed, extra_cost, 0.0)
     return _Candidate(
         cheap.name,
         expensive.name,
@@ -376,9 +382,9 @@ def _after_answer(cheap: _Setting, expensive: _Setting, rule: Rule, is_signed: B
 
 
 def _disagreeing(cheap: _Setting, expensive: _Setting) -> Iterator[_Candidate]:
-    """Yield rules that ask the cheap setting several times, by whether all answers are equal.
+    """Yield rules that ask the cheap setting n times, and escalate unless all answers are equal.
 
-    Each is averaged over every choice of so many of the stored samples.
+    Each is averaged over every subset of n of the stored samples.
     """
     if not any("ballot" in o.details for o in cheap.outcomes):
         return
@@ -394,15 +400,15 @@ def _disagreeing(cheap: _Setting, expensive: _Setting) -> Iterator[_Candidate]:
             correct = cheap.correct[group]
             agreeing = 0
             right = 0.0
-            chosen = list(itertools.combinations(range(len(answers)), n))
-            for samples in chosen:
+            subsets = list(itertools.combinations(range(len(answers)), n))
+            for samples in subsets:
                 first = answers[samples[0]]
                 if first is not None and all(answers[sample] == first for sample in samples):
                     agreeing += 1
                     right += correct[samples[0]]
-            escalated[problem] = 1 - agreeing / len(chosen)
-            if_sent = escalated[problem] * expensive.accuracy_by_problem[problem]
-            accuracy[problem] = right / len(chosen) + if_sent
+            escalated[problem] = 1 - agreeing / len(subsets)
+            by_expensive = escalated[problem] * expensive.accuracy_by_problem[problem]
+            accuracy[problem] = right / len(subsets) + by_expensive
         cost = n * cheap.cost_by_problem + escalated * expensive.cost_by_problem
         yield _Candidate(cheap.name, expensive.name, Rule(sign), accuracy, cost, escalated)
 
@@ -419,7 +425,7 @@ def _answer(outcome: Outcome) -> int | None:
 
 
 class _Policy(NamedTuple):
-    """What a policy does on each problem."""
+    """The accuracy, the cost and the escalated fraction of a policy on each problem."""
 
     accuracy: Floats
     cost: Floats
@@ -427,7 +433,10 @@ class _Policy(NamedTuple):
 
 
 def _oracles(settings: Sequence[_Setting]) -> tuple[_Policy, _Policy | None]:
-    """Return the oracle that chooses by the answer it is scored on, and one that doesn't."""
+    """Return the oracle that chooses by the answers it is scored on, and one that doesn't.
+
+    The second is None if there is one sample per problem.
+    """
     samples = _fewest_samples(settings)
     shape = (len(settings), settings[0].problems, samples)
     right = np.empty(shape)
@@ -452,9 +461,10 @@ def _fewest_samples(settings: Sequence[_Setting]) -> int:
 def _chosen_per_problem(
     shown_right: Floats, shown_cost: Floats, right: Floats, cost: Floats
 ) -> _Policy:
-    """Return the policy that picks what was most often right, and of those the cheapest.
+    """Return the policy that picks for each sample the setting that was most often right.
 
-    All arrays are settings × problems × samples.
+    If several were, it picks the cheapest of them. It chooses by `shown_right` and `shown_cost`,
+    and is scored on `right` and `cost`. All arrays are settings × problems × samples.
     """
     most_right = shown_right == shown_right.max(axis=0)
     picked = np.where(most_right, shown_cost, np.inf).argmin(axis=0)[None]
@@ -467,7 +477,7 @@ def _chosen_per_problem(
 
 
 class _Folds:
-    """Several splits of the problems into folds of about the same sizes."""
+    """Several splits of the problems into folds, in which sizes are spread evenly."""
 
     def __init__(self, size: Floats) -> None:
         rng = np.random.default_rng(31)
@@ -525,7 +535,7 @@ class _Choice:
     ) -> None:
         self._folds = folds
         self._singles = singles
-        self._allowed = CHOICE * margin
+        self._allowed = CHOICE_FRACTION * margin
         self._reference = reference
 
     def single_on_all(self) -> int:
@@ -541,7 +551,7 @@ class _Choice:
         return _cheapest(accuracy, candidates.cost.mean(axis=1), needed)
 
     def policy(self, candidates: _Candidates) -> _Policy:
-        """Return what the candidate chosen on the other folds does on each problem."""
+        """Return the policy that uses on each problem the candidate chosen on the other folds."""
         single_accuracies = self._folds.training_means(self._singles.accuracy)
         accuracies = self._folds.training_means(candidates.accuracy)
         costs = self._folds.training_means(candidates.cost)
@@ -549,11 +559,12 @@ class _Choice:
         everywhere = np.arange(problems)
         total = np.zeros((3, problems))
         for split, fold in enumerate(self._folds.of_problem):
-            chosen = np.empty(FOLDS, dtype=np.int64)
+            chosen_rows = np.empty(FOLDS, dtype=np.int64)
             for k in range(FOLDS):
                 needed = self._needed(single_accuracies[split][:, k])
-                chosen[k] = _cheapest(accuracies[split][:, k], costs[split][:, k], needed)
-            rows = chosen[fold]
+                training_accuracy = accuracies[split][:, k]
+                chosen_rows[k] = _cheapest(training_accuracy, costs[split][:, k], needed)
+            rows = chosen_rows[fold]
             total[0] += candidates.accuracy[rows, everywhere]
             total[1] += candidates.cost[rows, everywhere]
             total[2] += candidates.escalated[rows, everywhere]
@@ -595,7 +606,7 @@ class _Comparison:
     def route(self, candidates: _Candidates) -> Route:
         """Return the route that is chosen among candidates, with its numbers."""
         row = self._choice.on_all(candidates)
-        chosen = candidates.candidates[row]
+        candidate = candidates.candidates[row]
         deployed = candidates.policy(row)
         held_out = self._held_out(candidates, row)
         level = _level_for_all(candidates.accuracy - self._single.accuracy)
@@ -603,15 +614,15 @@ class _Comparison:
         cost_level = _level_for_all(log_costs)
         escalated = over_problems(deployed.escalated, self._problems, level=level)
         return Route(
-            cheap=chosen.cheap,
-            expensive=chosen.expensive,
-            rule=chosen.rule,
+            cheap=candidate.cheap,
+            expensive=candidate.expensive,
+            rule=candidate.rule,
             scored=self._score(deployed, held_out, level, cost_level),
             escalated=_with_value(escalated, float(held_out.escalated.mean())),
         )
 
     def _held_out(self, candidates: _Candidates, row: int) -> _Policy:
-        """Return what a candidate's rule does with thresholds chosen on the other folds."""
+        """Return the policy of a candidate's rule with thresholds chosen on the other folds."""
         family = candidates.candidates[row].family
         rows = []
         for index, candidate in enumerate(candidates.candidates):
@@ -640,18 +651,21 @@ class _Comparison:
         )
 
     def reached(self, candidates: _Candidates, oracle: _Policy) -> Estimate:
-        """Return the part of the oracle's saving that the chosen candidate reaches."""
-        single = float(self._single.cost.mean())
-        available = single - float(oracle.cost.mean())
-        if single <= 0 or available <= 0:
+        """Return the fraction of the oracle's saving that the chosen candidate reaches."""
+        single_cost = float(self._single.cost.mean())
+        oracle_saving = single_cost - float(oracle.cost.mean())
+        if single_cost <= 0 or oracle_saving <= 0:
             return Estimate(math.nan, -math.inf, math.inf, self._problems, self._problems)
         row = self._choice.on_all(candidates)
         level = _level_for_all(candidates.cost - self._single.cost)
-        # In units of the mean cost, because the interval counts on values about 1.
-        deployed = -candidates.cost[row] / single
-        part = gap_closed(-self._single.cost / single, deployed, -oracle.cost / single, level)
-        held_out = float(self._held_out(candidates, row).cost.mean())
-        return _with_value(part, (single - held_out) / available)
+        # In units of the mean cost, because the interval counts on values about 1; negative,
+        # because a gap is closed upwards.
+        start = -self._single.cost / single_cost
+        deployed = -candidates.cost[row] / single_cost
+        best = -oracle.cost / single_cost
+        interval = gap_closed(start, deployed, best, level)
+        held_out_cost = float(self._held_out(candidates, row).cost.mean())
+        return _with_value(interval, (single_cost - held_out_cost) / oracle_saving)
 
 
 def _level_for_all(influences: Floats) -> float:

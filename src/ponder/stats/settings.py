@@ -1,4 +1,4 @@
-"""Summarise what each setting of a model came to: accuracy, tokens, money, seconds, by problem.
+"""Summarise each setting of a model: its accuracy, tokens, money and seconds per answer.
 
 Money includes what methods pay other models, such as a judge. Every interval is clustered by
 problem; that of an amount per right answer is on a log scale (delta method).
@@ -23,7 +23,7 @@ from ponder.stats.quantiles import quantile
 
 @dataclass(frozen=True, slots=True)
 class SettingSummary:
-    """What the answered attempts of a setting came to."""
+    """Accuracy and amounts of a setting's answered attempts, and how many ended otherwise."""
 
     accuracy: Estimate
     tokens: Estimate  # output tokens per answer
@@ -71,50 +71,62 @@ def summarise(outcomes: Sequence[Outcome], resource: Resource, *, priced: bool) 
 
 
 def per_right(amounts: Floats, right: Floats | np.ndarray, problem: Ints) -> Estimate:
-    """Return the amount per right answer: mean amount over accuracy, means of problems' means."""
+    """Return the amount per right answer: the mean amount divided by the accuracy.
+
+    Both are means of the problems' means.
+    """
     attempts = len(amounts)
     if not attempts:
         return Estimate(math.nan, 0.0, math.inf, 0, 0)
-    number = np.bincount(problem)
-    spent = np.bincount(problem, weights=amounts) / number
-    share = np.bincount(problem, weights=right) / number
-    problems = len(number)
-    if not share.any() or not spent.any():
+    attempts_by_problem = np.bincount(problem)
+    problems = len(attempts_by_problem)
+    spent = np.bincount(problem, weights=amounts) / attempts_by_problem
+    accuracies = np.bincount(problem, weights=right) / attempts_by_problem
+    if not accuracies.any() or not spent.any():
         return Estimate(math.nan, 0.0, math.inf, attempts, problems)
-    value = float(spent.mean() / share.mean())
+    mean_spent = spent.mean()
+    mean_accuracy = accuracies.mean()
+    value = float(mean_spent / mean_accuracy)
     if problems < FEWEST_PAIRS:
         return Estimate(value, 0.0, math.inf, attempts, problems)
-    relative = spent / spent.mean() - share / share.mean()
-    half = t_quantile(0.975, problems - 1) * float(relative.std(ddof=1)) / math.sqrt(problems)
-    low = value * math.exp(-half)
-    high = value * math.exp(min(700.0, half))
+    # what each problem adds to the error of the logarithm
+    influence = spent / mean_spent - accuracies / mean_accuracy
+    spread = float(influence.std(ddof=1))
+    half_width = t_quantile(0.975, problems - 1) * spread / math.sqrt(problems)
+    low = value * math.exp(-half_width)
+    high = value * math.exp(min(700.0, half_width))
     return Estimate(value, low, high, attempts, problems)
 
 
 def changes(first: Sequence[Outcome], second: Sequence[Outcome]) -> list[Change]:
     """Return the problems that the second setting gains and loses, compared with the first."""
-    by_problem: list[dict[tuple[int, str], list[Outcome]]] = []
-    for outcomes in (first, second):
-        groups: dict[tuple[int, str], list[Outcome]] = {}
-        for o in outcomes:
-            if o.answered:
-                groups.setdefault((o.size, o.problem), []).append(o)
-        by_problem.append(groups)
+    by_problem_first = _by_problem(first)
+    by_problem_second = _by_problem(second)
     changed = []
-    for key in sorted(by_problem[0].keys() & by_problem[1].keys()):
-        before, after = by_problem[0][key], by_problem[1][key]
+    for size, problem in sorted(by_problem_first.keys() & by_problem_second.keys()):
+        before = by_problem_first[size, problem]
+        after = by_problem_second[size, problem]
         gain = np.mean([o.correct for o in after]) - np.mean([o.correct for o in before])
-        if gain:
-            changed.append(
-                Change(
-                    size=key[0],
-                    problem=key[1],
-                    first=tuple(o.attempt for o in before),
-                    second=tuple(o.attempt for o in after),
-                    gained=bool(gain > 0),
-                )
-            )
+        if not gain:
+            continue
+        change = Change(
+            size=size,
+            problem=problem,
+            first=tuple(o.attempt for o in before),
+            second=tuple(o.attempt for o in after),
+            gained=bool(gain > 0),
+        )
+        changed.append(change)
     return changed
+
+
+def _by_problem(outcomes: Sequence[Outcome]) -> dict[tuple[int, str], list[Outcome]]:
+    """Group answered attempts by the size and the name of their problem."""
+    groups: dict[tuple[int, str], list[Outcome]] = {}
+    for o in outcomes:
+        if o.answered:
+            groups.setdefault((o.size, o.problem), []).append(o)
+    return groups
 
 
 def _numbers(outcomes: Sequence[Outcome]) -> Ints:

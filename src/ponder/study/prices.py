@@ -25,7 +25,7 @@ TOLERANCE = 0.05  # prices that differ by less are equal: a snapshot is rounded
 PACKAGE = "genai_prices"
 # Providers that the package calls by another name.
 PACKAGE_NAMES = {"xai": "x-ai"}
-# Who else than its maker may serve a model isn't known by the model's name alone.
+# Companies whose models a name alone may be looked up for: others only resell models.
 MAKERS = ("anthropic", "deepseek", "google", "openai", "x-ai")
 HINT = (
     "pip install 'ponder-lab[prices]' knows the prices of many providers; or write them: "
@@ -35,16 +35,16 @@ HINT = (
 
 @dataclass(frozen=True)
 class FoundPrices(Prices):
-    """Prices that the study doesn't name, where they are from, and when they were found."""
+    """Prices that are not the study's, with their source and date."""
 
     source: str = ""
     date: str = ""
 
 
 def find_prices(cells: Iterable[StudyCell]) -> list[str]:
-    """Give every model that has no prices of its own those that can be found; return warnings.
+    """Find prices for the models for which the study names none; return warnings.
 
-    Prices that were found before stay where none are found now.
+    A model keeps the prices that an earlier call found if none are found now.
     """
     groups = _by_server(cells)
     first_models = [models[0] for models in groups.values()]
@@ -63,9 +63,11 @@ def find_prices(cells: Iterable[StudyCell]) -> list[str]:
         for prices in (listed[id(model)], _packaged_prices(model)):
             if prices is not None:
                 sources.append(prices)
-        for each in models:
-            if sources and (each.prices is None or isinstance(each.prices, FoundPrices)):
-                each.prices = _discounted(sources[0], each)
+        for same_model in models:
+            current = same_model.prices
+            is_from_study = current is not None and not isinstance(current, FoundPrices)
+            if sources and not is_from_study:
+                same_model.prices = _discounted(sources[0], same_model)
         warning = _conflict(model, sources)
         if warning:
             warnings.append(warning)
@@ -74,12 +76,12 @@ def find_prices(cells: Iterable[StudyCell]) -> list[str]:
 
 def found_prices(cells: Iterable[StudyCell]) -> dict[str, dict[str, Any]]:
     """Return the prices that were found, by server and model, as JSON."""
-    found = {}
+    prices_by_server = {}
     for server, models in _by_server(cells).items():
         for model in models:
             if isinstance(model.prices, FoundPrices):
-                found[server] = asdict(model.prices)
-    return found
+                prices_by_server[server] = asdict(model.prices)
+    return prices_by_server
 
 
 def restore_prices(cells: Iterable[StudyCell], stored: Mapping[str, Mapping[str, Any]]) -> None:
@@ -106,7 +108,7 @@ def price_lines(cells: Iterable[StudyCell]) -> list[str]:
 
 
 def _by_server(cells: Iterable[StudyCell]) -> dict[str, list[Model]]:
-    """Return the models that each server answers for, also those that methods ask."""
+    """Group the models by the server that answers for them, including those that methods ask."""
     groups: dict[str, dict[int, Model]] = {}
     for cell in cells:
         for model in (cell.model, *cell.other_models()):
@@ -129,8 +131,8 @@ async def _listed_prices(models: Sequence[Model]) -> dict[int, FoundPrices | Non
             return None
         return _found(prices, "the server's list")
 
-    found = await asyncio.gather(*[listed(model) for model in models])
-    return {id(model): prices for model, prices in zip(models, found, strict=True)}
+    all_prices = await asyncio.gather(*[listed(model) for model in models])
+    return {id(model): prices for model, prices in zip(models, all_prices, strict=True)}
 
 
 def _packaged_prices(model: Served) -> FoundPrices | None:
@@ -178,7 +180,7 @@ def _found(prices: Prices, source: str) -> FoundPrices:
 
 
 def _discounted(prices: FoundPrices, model: Model) -> FoundPrices:
-    """Return prices as the model pays them: less in batch jobs."""
+    """Return prices with the discount that the model gets, if it sends batch jobs."""
     discount = 0.0
     if isinstance(model, Batched) and model.sends_batches():
         discount = model.batch_discount
@@ -187,14 +189,14 @@ def _discounted(prices: FoundPrices, model: Model) -> FoundPrices:
 
 def _conflict(model: Model, sources: Sequence[FoundPrices]) -> str:
     """Return a warning if a source disagrees with the prices that are used; else ""."""
-    used = model.prices
-    if used is None or used.currency != "USD":
+    prices = model.prices
+    if prices is None or prices.currency != "USD":
         return ""
-    for other in sources:
-        if _differ(used.input, other.input) or _differ(used.output, other.output):
+    for source in sources:
+        if _differ(prices.input, source.input) or _differ(prices.output, source.output):
             return (
-                f"warning: prices of `{model.title()}` differ: {_text(used)} {_source(used)}, "
-                f"{_text(other)} {_source(other)}; the first are used"
+                f"warning: prices of `{model.title()}` differ: {_text(prices)} {_source(prices)}, "
+                f"{_text(source)} {_source(source)}; the first are used"
             )
     return ""
 
@@ -213,8 +215,8 @@ def _text(prices: Prices) -> str:
 def _amount(price: float) -> str:
     """Return a price with at least two digits after the point."""
     text = f"{price:.6f}".rstrip("0")
-    whole, _, digits = text.partition(".")
-    return f"{whole}.{digits:0<2}"
+    integer, _, decimals = text.partition(".")
+    return f"{integer}.{decimals:0<2}"
 
 
 def _source(prices: Prices) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ponder.core import UserError
+from ponder.core import Measure, UserError
 from ponder.study.labels import setting_label
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 Goal = Literal[
     "critical_size", "max_size", "best", "cheapest", "frontier", "difference", "accuracy"
 ]
-By = Literal["tokens", "cost", "seconds"]
 MIN_SIZES = 4  # with fewer, a ladder has nothing to leave out
 EXAMPLE = 'stop = { goal = "max_size", target = 0.8, largest = 4096 }'
 
@@ -45,7 +44,7 @@ class StopRule:
     # of `cheapest`: the label of the setting to compare with; default: the most accurate
     reference: str = ""
     # of `cheapest`: what is saved; default: money if all prices are known, else output tokens
-    by: By | None = None
+    by: Measure | None = None
 
     def __post_init__(self) -> None:
         if self.margin is not None and not 0 < self.margin < 1:

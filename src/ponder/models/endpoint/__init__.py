@@ -177,7 +177,7 @@ class Endpoint(Model, Served, Sampled, BudgetsThinking, Batched):
     def _check_body(self) -> None:
         """Raise `UserError` for a field of `body` that has a setting of its own."""
         check_body(self.body)
-        for name, setting in PROTOCOLS[self.protocol_name].own_fields.items():
+        for name, setting in PROTOCOLS[self.protocol_name].reserved_fields.items():
             if _has_field(self.body, name):
                 message = f"`{name}` can't be a field of the body: it has a setting of its own"
                 raise UserError(message, hint=setting)

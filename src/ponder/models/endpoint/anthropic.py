@@ -20,10 +20,10 @@ from ponder.core.text import encodable
 from ponder.models.endpoint.dials import ANTHROPIC_MIN_THINK, check_anthropic_think
 from ponder.models.endpoint.failures import (
     Refusal,
+    budget_to_change,
     read_error,
     refused,
     refuses_field,
-    room_for_reply,
 )
 from ponder.models.endpoint.protocol import Protocol
 from ponder.models.endpoint.reply import Malformed, NoReply, Reply, Usage, as_count, decode_json
@@ -32,7 +32,7 @@ from ponder.tasks.reading import split_thinking
 
 VERSION = "2023-06-01"
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
-OWN_FIELDS = {
+RESERVED_FIELDS = {
     "model": "id = …",
     "messages": "the task writes them: ponder list tasks",
     "system": "the task writes it: ponder list tasks",
@@ -132,7 +132,7 @@ class Anthropic(Protocol):
     """Builds Messages requests for one endpoint and reads what it sends back."""
 
     reply_name = "a message of Anthropic's API"
-    own_fields: ClassVar[Mapping[str, str]] = OWN_FIELDS
+    reserved_fields: ClassVar[Mapping[str, str]] = RESERVED_FIELDS
 
     @property
     def page(self) -> str:
@@ -158,7 +158,7 @@ class Anthropic(Protocol):
         if provider == "deepseek":
             hint = "thinking = false, or a `budget` for the whole reply"
         dial.refuse(f"{provider} in the protocol `anthropic`", *missing, hint=hint)
-        dial.check("think")  # an effort is for the answer too
+        dial.check_thinking_off("think")  # an effort is for the answer too
         fields: dict[str, Any] = {}
         if dial.think is not None:
             if provider != "llama.cpp":
@@ -200,10 +200,7 @@ class Anthropic(Protocol):
         }
         if system:
             payload["system"] = "\n\n".join(system)
-        if endpoint.temperature is not None:
-            payload["temperature"] = endpoint.temperature
-        if endpoint.top_p is not None:
-            payload["top_p"] = endpoint.top_p
+        payload |= self._sampling_fields()
         if endpoint.stream:
             payload["stream"] = True
         if endpoint.think and budget and endpoint.think >= budget:
@@ -296,16 +293,17 @@ class Anthropic(Protocol):
         change = super().setting_to_change(refusal, payload)
         if change is not None or refusal.status not in (400, 422):
             return change
-        room = room_for_reply(refusal.message)
-        budget = payload.get("max_tokens", 0)
-        if room is not None and budget >= room.limit > room.prompt:
-            return f"refuses a budget of {budget:,} tokens", room.hint
+        change = budget_to_change(refusal, payload.get("max_tokens"))
+        if change is not None:
+            return change
         for pattern, setting, hint in REFUSED_DIALS:
             if re.search(pattern, refusal.message, re.IGNORECASE):
                 return f"refuses {setting}", hint
         for field, hint in OPTIONAL_FIELDS.items():
-            only_some = re.search(rf"`{field}` (?:may only|must|and|cannot)", refusal.message)
-            if field in payload and (only_some or refuses_field(refusal, field)):
+            takes_some_values = re.search(
+                rf"`{field}` (?:may only|must|and|cannot)", refusal.message
+            )
+            if field in payload and (takes_some_values or refuses_field(refusal, field)):
                 return f"refuses the field `{field}`", hint
         return None
 

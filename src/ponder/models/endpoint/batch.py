@@ -34,18 +34,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from ponder.core import Job, Jobs, Request, UserError
-from ponder.models.endpoint.batch_apis import BatchApi, Line, State
+from ponder.models.endpoint.batch_apis import BatchApi, BatchLine, JobState
 from ponder.models.endpoint.failures import Kind, NoAnswer, WrongServer
 
 if TYPE_CHECKING:
     from ponder.models.endpoint.client import Client
 
 T = TypeVar("T")
-QUIET = 3.0  # seconds without a new request after which a job is sent
+COLLECT_SECONDS = 3.0  # without a new request, after which a job is sent
 FIRST_POLL = 2.0  # seconds from sending a job to its first poll,
 LONGEST_POLL = 60.0  # and between two polls at most
-# Seconds after which a job that was sent is in its provider's list of jobs.
-LISTED = 60.0
+# Seconds after which a job that was sent appears in its provider's list of jobs.
+LISTING_DELAY = 60.0
 STAYS_OPEN = "run again to resume: answers of jobs that were sent are read then"
 
 
@@ -55,7 +55,7 @@ class _Waiting:
 
     payload: bytes
     request: Request
-    line: asyncio.Future[Line]
+    line: asyncio.Future[BatchLine]
 
     def fail(self, error: Exception) -> None:
         if not self.line.done():
@@ -69,8 +69,8 @@ class _OpenJob:
     job: Job
     waiting: dict[str, _Waiting] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
-    earlier: bool = False  # whether an earlier process has stored it
-    refused: bool = False  # whether its requests wait until there is room for them in another
+    earlier: bool = False  # whether an earlier process stored it
+    refused: bool = False  # whether its requests wait for room in a later job
 
 
 class Batches:
@@ -83,11 +83,11 @@ class Batches:
         self._server = server
         self._max_requests = api.max_requests
         self._queue: dict[str, _Waiting] = {}
-        self._asked = 0  # requests that wait, in the queue or for a job
+        self._waiting_count = 0  # requests in the queue or in a job
         self._arrived = asyncio.Event()
-        # by request; one that is in no stored job goes to the queue
+        # the job of each request; a request that is in no job goes to the queue
         self._open: dict[str, _OpenJob] = {}
-        self._remotes: set[str] = set()  # the providers' ids of known jobs
+        self._remotes: set[str] = set()  # the provider's ids of the jobs in the store
         for job in jobs.open_jobs(server):
             self._add(_OpenJob(job, earlier=True))
         self._sending: set[asyncio.Task[str]] = set()
@@ -116,7 +116,7 @@ class Batches:
 
     # A request
 
-    async def ask(self, payload: bytes, request: Request) -> Line:
+    async def ask(self, payload: bytes, request: Request) -> BatchLine:
         """Return the line of a request in the results of a job; raise `NoAnswer` if it has none."""
         request_id = self._free_id(payload, request)
         waiting = _Waiting(payload, request, asyncio.get_running_loop().create_future())
@@ -127,8 +127,8 @@ class Batches:
         else:
             open_job.waiting[request_id] = waiting
             self._follow(open_job)
-        self._asked += 1
-        self._jobs.waiting(self._asked)
+        self._waiting_count += 1
+        self._jobs.waiting(self._waiting_count)
         try:
             line = await waiting.line
         finally:
@@ -136,16 +136,16 @@ class Batches:
             open_job = self._open.get(request_id)
             if open_job:
                 open_job.waiting.pop(request_id, None)
-            self._asked -= 1
-            self._jobs.waiting(self._asked)
+            self._waiting_count -= 1
+            self._jobs.waiting(self._waiting_count)
         self._open.pop(request_id, None)
         self._jobs.answered(request_id, request)
         return line
 
     def _free_id(self, payload: bytes, request: Request) -> str:
-        """Return the id of a request, the same in every process.
+        """Return an id for a request, which is the same in every process.
 
-        Of equal requests that wait at the same time, each has another.
+        Equal requests that wait at the same time get different ids.
         """
         text = f"{self._server} {request.seed} {request.sample} {request.turn} "
         content_digest = hashlib.sha256(text.encode() + payload).hexdigest()[:32]
@@ -166,7 +166,7 @@ class Batches:
             self._arrived.clear()
             while len(self._queue) < self._max_requests:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._arrived.wait(), QUIET)
+                    await asyncio.wait_for(self._arrived.wait(), COLLECT_SECONDS)
                 if not self._arrived.is_set():
                     break
                 self._arrived.clear()
@@ -206,16 +206,16 @@ class Batches:
             to_store[request_id] = waiting.request
             lines.append(self._api.line(f"{job.id}-{request_id}", waiting.payload))
         begin = partial(self._begin, open_job, to_store, lines)
-        open_job.task = asyncio.create_task(self._guarded(open_job, begin))
+        open_job.task = asyncio.create_task(self._run_job(open_job, begin))
 
     def _follow(self, open_job: _OpenJob) -> None:
-        """Wait for a job that an earlier process has sent."""
+        """Wait for the results of a job that is in the store already."""
         if open_job.task is None or open_job.task.done():
             begin = partial(self._begin_again, open_job)
-            open_job.task = asyncio.create_task(self._guarded(open_job, begin))
+            open_job.task = asyncio.create_task(self._run_job(open_job, begin))
 
-    async def _guarded(self, open_job: _OpenJob, begin: Callable[[], Awaitable[bool]]) -> None:
-        """Work on a job to its end; an error is that of every request that waits for it."""
+    async def _run_job(self, open_job: _OpenJob, begin: Callable[[], Awaitable[bool]]) -> None:
+        """Send a job and read its results; an error fails every request that waits for it."""
         try:
             if await begin():
                 await self._finish(open_job)
@@ -239,7 +239,7 @@ class Batches:
 
     async def _begin_again(self, open_job: _OpenJob) -> bool:
         """Return whether a stored job was sent; if it was not, its requests go to the queue."""
-        await sleep(QUIET)  # until others have come that wait for it too
+        await sleep(COLLECT_SECONDS)  # until others have come that wait for it too
         if open_job.job.remote:
             return True
         return await self._find_again(open_job)
@@ -294,7 +294,7 @@ class Batches:
             if search.remote:
                 return search.remote
             age = time.time() - job.created
-            if not search.undecided and age > LISTED:
+            if not search.undecided and age > LISTING_DELAY:
                 return None
             await sleep(pause)
             pause = min(LONGEST_POLL, 1.5 * pause)
@@ -311,18 +311,18 @@ class Batches:
 
     def _requeue(self, open_job: _OpenJob) -> None:
         """End a job that has cost nothing; its requests go into the next one."""
-        self._close(open_job)
+        self._release(open_job)
         self._queue |= open_job.waiting
         open_job.waiting = {}
         self._arrived.set()
 
-    def _close(self, open_job: _OpenJob) -> None:
-        """Have requests asked anew that were in a job."""
+    def _release(self, open_job: _OpenJob) -> None:
+        """Forget which job the requests of a job are in, so that they are sent again."""
         for request_id in open_job.job.requests:
             if self._open.get(request_id) is open_job:
                 del self._open[request_id]
 
-    async def _ended(self, open_job: _OpenJob) -> State:
+    async def _ended(self, open_job: _OpenJob) -> JobState:
         """Poll a job until it has ended."""
         pause = FIRST_POLL
         while True:
@@ -332,8 +332,8 @@ class Batches:
             await sleep(pause)
             pause = min(LONGEST_POLL, 1.5 * pause)
 
-    async def _read(self, open_job: _OpenJob, state: State) -> None:
-        """Give each line of a job's results to the request that waits for it."""
+    async def _read(self, open_job: _OpenJob, state: JobState) -> None:
+        """Read a job's results, and give each line to the request that waits for it."""
 
         async def read() -> set[str]:
             """Return the requests that waited when reading began and have no line."""
@@ -360,10 +360,10 @@ class Batches:
                 why = f"the results of the batch job {open_job.job.remote} lack this request"
                 waiting.fail(NoAnswer(why, billed=True))
 
-    async def _make_room(self, open_job: _OpenJob, state: State) -> None:
-        """Send the requests of a job again that was refused because too much is enqueued.
+    async def _make_room(self, open_job: _OpenJob, state: JobState) -> None:
+        """Send the requests of a job again, which was refused because too much is enqueued.
 
-        If others are in progress, one of them has to end first; else the next job is half as large.
+        If other jobs are in progress, wait until one ends; if not, make the next job half as large.
         """
         in_progress = set[asyncio.Task[None]]()
         for other in self._open.values():
@@ -379,28 +379,28 @@ class Batches:
             self._max_requests = len(open_job.job.requests) // 2
         self._requeue(open_job)
 
-    def _refuse(self, open_job: _OpenJob, state: State) -> None:
-        """End a job that its provider has not begun, which costs nothing.
+    def _refuse(self, open_job: _OpenJob, state: JobState) -> None:
+        """Fail the requests because of which the provider refused a job; send the others again.
 
-        Requests that it names are refused; the others go into the next job.
+        A refused job costs nothing.
         """
         if not state.too_many and set(state.errors) == {None}:
-            shown = self._client.shown(state.errors[None])
-            raise UserError(f"the server refuses a batch job: {shown}")
+            reason = self._client.shown(state.errors[None])
+            raise UserError(f"the server refuses a batch job: {reason}")
         errors = state.errors
         if open_job.earlier:
-            # Its first requests may have left the store, so that the numbers are of others.
+            # Its first requests may have left the store, so the line numbers no longer fit.
             errors = {}
-        self._close(open_job)
+        self._release(open_job)
         for number, request_id in enumerate(open_job.job.requests, 1):
             waiting = open_job.waiting.pop(request_id, None)
             if waiting is None:
                 continue
             self._jobs.answered(request_id, waiting.request)
             why = errors.get(number) or errors.get(None) or "others in its job"
-            shown = self._client.shown(f"the server refuses a batch job: {why}")
+            message = self._client.shown(f"the server refuses a batch job: {why}")
             kind: Kind = "rate limit" if state.too_many else "error"
-            waiting.fail(NoAnswer(shown, kind, passing=number not in errors))
+            waiting.fail(NoAnswer(message, kind, passing=number not in errors))
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         """Repeat a call that only reads, until it succeeds; give up after `retries` in a row."""

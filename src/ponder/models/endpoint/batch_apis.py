@@ -17,6 +17,7 @@ import aiohttp
 import msgspec
 
 from ponder.core import Job
+from ponder.models.endpoint.anthropic import STATUS
 from ponder.models.endpoint.failures import NoAnswer
 from ponder.models.endpoint.reply import Malformed, as_count, decode_json
 from ponder.models.endpoint.stream import lines, read_all
@@ -25,33 +26,21 @@ if TYPE_CHECKING:
     from ponder.models.endpoint.client import Client
 
 METADATA = "ponder_job"  # the key of Ponder's id in OpenAI's metadata
-CLOCKS = 3600.0  # seconds that the provider's clock may be behind this one
+CLOCK_ERROR = 3600.0  # seconds that the provider's clock may be behind this one
 PAGE = 100  # jobs per page of a list
-# HTTP statuses of Anthropic's errors; any other is a 400.
-STATUSES = {
-    "authentication_error": 401,
-    "billing_error": 402,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "api_error": 500,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-}
 
 
-class Line(NamedTuple):
-    """What a job's results say about one request: a response, or why there is none."""
+class BatchLine(NamedTuple):
+    """The result of one request of a job: a response, or why there is none."""
 
     status: int  # HTTP status; 0 if the request was not processed
     content: bytes = b""
-    why: str = ""  # it was not processed
+    why: str = ""  # why the request was not processed
     earlier: bool = False  # whether an earlier process has sent the job
 
 
-class State(NamedTuple):
-    """How far a job is."""
+class JobState(NamedTuple):
+    """Whether a job has ended, and where its results are or why it was refused."""
 
     ended: bool
     pages: tuple[str, ...] = ()  # of its results
@@ -60,11 +49,11 @@ class State(NamedTuple):
     too_many: bool = False  # whether it was refused because too much waits already
 
 
-class Search(NamedTuple):
-    """Whether a provider has a job."""
+class JobSearch(NamedTuple):
+    """The outcome of looking for a job at its provider."""
 
     remote: str = ""  # the provider's id, if it was found
-    undecided: bool = False  # a job that isn't readable yet may be it
+    undecided: bool = False  # whether it may be a job whose requests can't be read yet
 
 
 class BatchApi(ABC):
@@ -85,18 +74,18 @@ class BatchApi(ABC):
         """Send a job and return the provider's id."""
 
     @abstractmethod
-    async def find(self, job: Job, known: Collection[str]) -> Search:
-        """Look for a job that may have been sent; `known` are the provider's ids of others."""
+    async def find(self, job: Job, other_ids: Collection[str]) -> JobSearch:
+        """Look for a job that may have been sent; `other_ids` are those of known other jobs."""
 
     @abstractmethod
-    async def state(self, remote: str) -> State:
-        """Return how far a job is."""
+    async def state(self, remote: str) -> JobState:
+        """Ask the provider for the state of a job."""
 
     @abstractmethod
-    def read_line(self, content: bytes) -> tuple[str, Line]:
+    def read_line(self, content: bytes) -> tuple[str, BatchLine]:
         """Return the id of a request and its result; raise `msgspec.DecodeError`."""
 
-    async def results(self, state: State) -> AsyncIterator[tuple[str, Line]]:
+    async def results(self, state: JobState) -> AsyncIterator[tuple[str, BatchLine]]:
         """Yield the results of a job that has ended, by the ids of their requests."""
         for page in state.pages:
             async with self._open("GET", page) as response:
@@ -128,7 +117,9 @@ class BatchApi(ABC):
                 raise NoAnswer(self._client.shown(str(error)), billed=True) from None
         return table
 
-    async def _listed(self, page: str, after: str, since: float) -> AsyncIterator[dict[str, Any]]:
+    async def _jobs_since(
+        self, page: str, after: str, since: float
+    ) -> AsyncIterator[dict[str, Any]]:
         """Yield the jobs that were created since a moment, the newest first."""
         query = {"limit": str(PAGE)}
         while True:
@@ -143,7 +134,7 @@ class BatchApi(ABC):
 
 
 def _seconds(moment: Any) -> float:
-    """Return a moment in seconds since 1970, from a number or a text such as RFC 3339's."""
+    """Return a timestamp in seconds since 1970, from a number or an RFC 3339 text."""
     if isinstance(moment, str):
         return datetime.fromisoformat(moment).timestamp()
     return float(moment or 0)
@@ -187,13 +178,13 @@ class OpenAIBatches(BatchApi):
         batch = await self._json("POST", "batches", data=msgspec.json.encode(body))
         return _remote(batch)
 
-    async def find(self, job: Job, known: Collection[str]) -> Search:  # noqa: ARG002 the metadata tell
-        async for batch in self._listed("batches", "after", job.created - CLOCKS):
+    async def find(self, job: Job, other_ids: Collection[str]) -> JobSearch:  # noqa: ARG002 the metadata tell
+        async for batch in self._jobs_since("batches", "after", job.created - CLOCK_ERROR):
             if (batch.get("metadata") or {}).get(METADATA) == job.id:
-                return Search(_remote(batch))
-        return Search()
+                return JobSearch(_remote(batch))
+        return JobSearch()
 
-    async def state(self, remote: str) -> State:
+    async def state(self, remote: str) -> JobState:
         batch = await self._json("GET", f"batches/{remote}")
         status = batch.get("status")
         if status == "failed":
@@ -202,23 +193,24 @@ class OpenAIBatches(BatchApi):
         for field in ("output_file_id", "error_file_id"):
             if batch.get(field):
                 pages.append(f"files/{batch[field]}/content")
-        return State(status in ("completed", "expired", "cancelled"), tuple(pages))
+        return JobState(status in ("completed", "expired", "cancelled"), tuple(pages))
 
-    def read_line(self, content: bytes) -> tuple[str, Line]:
+    def read_line(self, content: bytes) -> tuple[str, BatchLine]:
         line = self._decoder.decode(content)
-        if line.response is not None:
-            return line.custom_id, Line(line.response.status_code, bytes(line.response.body))
-        return line.custom_id, Line(0, why=_message(line.error))
+        if line.response is None:
+            return line.custom_id, BatchLine(0, why=_message(line.error))
+        body = bytes(line.response.body)
+        return line.custom_id, BatchLine(line.response.status_code, body)
 
 
-def _refused_by_openai(batch: Mapping[str, Any]) -> State:
+def _refused_by_openai(batch: Mapping[str, Any]) -> JobState:
     errors: dict[int | None, str] = {}
     too_many = False
     for error in (batch.get("errors") or {}).get("data") or []:
         number = as_count(error.get("line")) or None
         errors.setdefault(number, _message(error))
         too_many = too_many or error.get("code") == "token_limit_exceeded"
-    return State(ended=True, errors=errors or {None: "it gives no reason"}, too_many=too_many)
+    return JobState(ended=True, errors=errors or {None: "it gives no reason"}, too_many=too_many)
 
 
 class _Result(msgspec.Struct):
@@ -246,12 +238,14 @@ class AnthropicBatches(BatchApi):
         content = b'{"requests":[' + b",".join(requests) + b"]}"
         return _remote(await self._json("POST", "messages/batches", data=content))
 
-    async def find(self, job: Job, known: Collection[str]) -> Search:
+    async def find(self, job: Job, other_ids: Collection[str]) -> JobSearch:
         undecided = False
-        async for batch in self._listed("messages/batches", "after_id", job.created - CLOCKS):
+        async for batch in self._jobs_since(
+            "messages/batches", "after_id", job.created - CLOCK_ERROR
+        ):
             remote = _remote(batch)
             counts = batch.get("request_counts") or {}
-            if remote in known or sum(counts.values()) != len(job.requests):
+            if remote in other_ids or sum(counts.values()) != len(job.requests):
                 continue
             if batch.get("processing_status") != "ended":
                 undecided = True
@@ -260,26 +254,31 @@ class AnthropicBatches(BatchApi):
                 continue
             async for name, _ in self.results(await self.state(remote)):
                 if name.startswith(f"{job.id}-"):
-                    return Search(remote)
+                    return JobSearch(remote)
                 break
-        return Search(undecided=undecided)
+        return JobSearch(undecided=undecided)
 
-    async def state(self, remote: str) -> State:
+    async def state(self, remote: str) -> JobState:
         batch = await self._json("GET", f"messages/batches/{remote}")
         # Not `results_url`: the key would be sent wherever it leads.
         page = f"messages/batches/{remote}/results"
-        return State(batch.get("processing_status") == "ended", (page,))
+        return JobState(batch.get("processing_status") == "ended", (page,))
 
-    def read_line(self, content: bytes) -> tuple[str, Line]:
+    def read_line(self, content: bytes) -> tuple[str, BatchLine]:
         line = self._decoder.decode(content)
-        result = line.result
-        if result.type == "succeeded":
-            return line.custom_id, Line(200, bytes(result.message))
-        if result.type == "errored":
-            error = msgspec.json.decode(result.error, type=dict[str, Any])
-            kind = (error.get("error") or {}).get("type", "")
-            return line.custom_id, Line(STATUSES.get(kind, 400), bytes(result.error))
-        return line.custom_id, Line(0, why=f"the batch job has {result.type}")
+        return line.custom_id, _anthropic_result(line.result)
+
+
+def _anthropic_result(result: _Result) -> BatchLine:
+    """Return the result of one request of a job of Anthropic's."""
+    if result.type == "succeeded":
+        return BatchLine(200, bytes(result.message))
+    if result.type == "errored":
+        body = msgspec.json.decode(result.error, type=dict[str, Any])
+        error = body.get("error") or {}
+        status = STATUS.get(error.get("type", ""), 400)
+        return BatchLine(status, bytes(result.error))
+    return BatchLine(0, why=f"the batch job has {result.type}")
 
 
 def _remote(batch: Mapping[str, Any]) -> str:

@@ -17,7 +17,12 @@ import msgspec
 from ponder.core import Request
 from ponder.core.text import encodable
 from ponder.models.endpoint.dials import chat_fields
-from ponder.models.endpoint.failures import Refusal, refuses_field, room_for_reply
+from ponder.models.endpoint.failures import (
+    Refusal,
+    budget_to_change,
+    refuses_field,
+    room_for_reply,
+)
 from ponder.models.endpoint.protocol import Protocol
 from ponder.models.endpoint.reply import (
     Malformed,
@@ -32,7 +37,7 @@ from ponder.models.endpoint.stream import events
 from ponder.models.endpoint.timing import reported_measures
 from ponder.tasks.reading import split_thinking
 
-OWN_FIELDS = {
+RESERVED_FIELDS = {
     "model": "id = …",
     "messages": "the task writes them: ponder list tasks",
     "max_tokens": "budget = …",
@@ -114,7 +119,7 @@ class Chat(Protocol):
     """Builds chat requests for one endpoint and reads what it sends back."""
 
     reply_name = "a chat completion"
-    own_fields: ClassVar[Mapping[str, str]] = OWN_FIELDS
+    reserved_fields: ClassVar[Mapping[str, str]] = RESERVED_FIELDS
 
     @property
     def page(self) -> str:
@@ -136,10 +141,7 @@ class Chat(Protocol):
         payload: dict[str, Any] = {"model": endpoint.id, "messages": request.messages}
         if budget is not None:
             payload[self._budget_field] = budget
-        if endpoint.temperature is not None:
-            payload["temperature"] = endpoint.temperature
-        if endpoint.top_p is not None:
-            payload["top_p"] = endpoint.top_p
+        payload |= self._sampling_fields()
         if endpoint.send_seed:
             payload["seed"] = request.seed % 2**31
         if endpoint.stream:
@@ -177,10 +179,11 @@ class Chat(Protocol):
             return None
         budget_field = self._budget_field
         budget = payload.get(budget_field)
-        room = room_for_reply(refusal.message)
-        if room is not None and budget is not None and budget >= room.limit > room.prompt:
-            return f"refuses a budget of {budget:,} tokens", room.hint
-        if budget is not None and refuses_field(refusal, budget_field) and room is None:
+        change = budget_to_change(refusal, budget)
+        if change is not None:
+            return change
+        names_limit = room_for_reply(refusal.message) is not None
+        if budget is not None and refuses_field(refusal, budget_field) and not names_limit:
             other_field = "max_tokens"
             if budget_field == "max_tokens":
                 other_field = "max_completion_tokens"

@@ -47,11 +47,11 @@ from ponder.models.endpoint.reply import (
     Reply,
     TooLong,
     as_count,
-    believed,
     bill,
     decode_json,
     read_prices,
     slack,
+    without_false_count,
 )
 from ponder.models.endpoint.servers import ServedNames, Server, Servers, alike
 from ponder.models.endpoint.stream import Deadline, read_all
@@ -311,7 +311,7 @@ class Client:
                         server.set_aside(failure.wait)
                     raise
                 server.answered()
-            reply = believed(reply)
+            reply = without_false_count(reply)
             cost = bill(reply, clock() - started, self._count, prompt_estimate)
             self.rate_limit.end(charge, cost)
         reply, cost = await self._counted(server, reply, cost, payload, budget, request)
@@ -334,7 +334,7 @@ class Client:
         if not line.status:
             raise NoAnswer(self.shown(line.why))
         try:
-            reply = believed(
+            reply = without_false_count(
                 await self._read(server, line.status, line.content, {}, payload, request)
             )
         except Malformed as error:
@@ -408,7 +408,7 @@ class Client:
         except WrongServer as error:
             has_warned = server.wrong is not None
             server.wrong = error
-            self.servers.check([each.wrong for each in self.servers.all])
+            self.servers.check([other.wrong for other in self.servers.all])
             if not has_warned:
                 request.observer.warned(f"{error.what}; this server is set aside")
             raise NoAnswer(error.what) from None
@@ -565,10 +565,10 @@ class Client:
         model = self.endpoint.id
         names = list(await self._listed(server))
         if names and model not in names:
-            shown = names[:10]
+            first_names = names[:10]
             if len(names) > 10:
-                shown.append("…")
-            hint = f"the server lists {', '.join(shown)}"
+                first_names.append("…")
+            hint = f"the server lists {', '.join(first_names)}"
             nearest = closest(model, names)
             if len(names) == 1:
                 nearest = names[0]

@@ -15,7 +15,7 @@ from ponder.core import UserError
 # budget for a target, which replies may exceed.
 HARD_BUDGETS = ("vllm", "sglang", "llama.cpp")
 ANTHROPIC_MIN_THINK = 1024  # tokens
-# Those of OpenAI, which xAI and Google's OpenAI layer have some of.
+# OpenAI's efforts, the lowest first; xAI and Google's OpenAI layer have some of them.
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 # The efforts that stand for thinking on and off where a provider has only efforts.
 EFFORT_ON = "medium"
@@ -30,12 +30,12 @@ class Dial(NamedTuple):
     thinking: bool | None = None
 
     def refuse(self, route: str, *names: str, hint: str) -> None:
-        """Raise `UserError` if one of these dials is set, which the route doesn't have."""
+        """Raise `UserError` if the study sets one of these dials, none of which the route has."""
         for name in names:
             if getattr(self, name) is not None:
                 raise UserError(f"{route} has no dial `{name}`", hint=hint)
 
-    def check(self, *names: str) -> None:
+    def check_thinking_off(self, *names: str) -> None:
         """Raise `UserError` if thinking is off and one of these dials says how long to think."""
         if self.thinking is not False:
             return
@@ -49,9 +49,9 @@ class Dial(NamedTuple):
 def effort_only(dial: Dial, route: str, instead: str) -> str | None:
     """Return the effort to send to a route that has efforts alone; None to send none.
 
-    `thinking` is sent as an effort. `instead` says what else there is for `think`.
+    `thinking` is sent as an effort. `instead` is the hint for a study that sets `think`.
     """
-    dial.check("effort", "think")
+    dial.check_thinking_off("effort", "think")
     dial.refuse(route, "think", hint=instead)
     if dial.effort is not None and dial.effort not in EFFORTS:
         hint = f"effort = {', '.join(EFFORTS)}; few models have all of them"
@@ -63,13 +63,19 @@ def effort_only(dial: Dial, route: str, instead: str) -> str | None:
     return EFFORT_OFF
 
 
+def openai_effort(provider: str, dial: Dial) -> str | None:
+    """Return the effort to send to OpenAI or xAI, which have efforts alone; None to send none."""
+    name = {"openai": "OpenAI", "xai": "xAI"}[provider]
+    return effort_only(dial, name, 'effort = "low"; a `budget` limits the whole reply')
+
+
 def chat_fields(provider: str, dial: Dial) -> dict[str, Any]:
-    """Return the fields of a chat request; raise `UserError` for a dial that it doesn't have."""
+    """Return the fields of a chat request; raise `UserError` if the provider has no such dial."""
     if dial == Dial():
         return {}
-    dial.check("effort", "think")
+    dial.check_thinking_off("effort", "think")
     if provider in ("vllm", "sglang", "llama.cpp"):
-        return _own_server(provider, dial)
+        return _self_hosted(provider, dial)
     if provider == "openrouter":
         return _openrouter(dial)
     if provider == "google":
@@ -80,18 +86,17 @@ def chat_fields(provider: str, dial: Dial) -> dict[str, Any]:
         return _deepseek(dial)
     fields: dict[str, Any] = {}
     if provider in ("openai", "xai"):
-        name = {"openai": "OpenAI", "xai": "xAI"}[provider]
-        effort = effort_only(dial, name, 'effort = "low"; a `budget` limits the whole reply')
+        effort = openai_effort(provider, dial)
     else:
-        known = 'provider = "vllm", "sglang" or "llama.cpp" says which server it is'
-        dial.refuse("a server that Ponder doesn't know", "think", "thinking", hint=known)
+        hint = 'provider = "vllm", "sglang" or "llama.cpp" says which server it is'
+        dial.refuse("a server that Ponder doesn't know", "think", "thinking", hint=hint)
         effort = dial.effort
     if effort is not None:
         fields["reasoning_effort"] = effort
     return fields
 
 
-def _own_server(provider: str, dial: Dial) -> dict[str, Any]:
+def _self_hosted(provider: str, dial: Dial) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     template: dict[str, Any] = {}
     if dial.think is not None:

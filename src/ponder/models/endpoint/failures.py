@@ -131,6 +131,19 @@ def room_for_reply(message: str) -> Room | None:
     return Room(limit, 0, f"a `budget` well below {limit:,}: the prompt needs room too")
 
 
+def budget_to_change(refusal: Refusal, budget: int | None) -> tuple[str, str] | None:
+    """Return what a server refuses, and a hint, if it is the budget; else None.
+
+    It is if the budget exceeds the limit that the error names, and the prompt alone does not.
+    """
+    room = room_for_reply(refusal.message)
+    if room is None or budget is None:
+        return None
+    if budget >= room.limit > room.prompt:
+        return f"refuses a budget of {budget:,} tokens", room.hint
+    return None
+
+
 def _first_number(pattern: re.Pattern[str], text: str) -> int:
     """Return the number in the first match; 0 if there is none."""
     match = pattern.search(text)

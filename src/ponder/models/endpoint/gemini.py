@@ -24,7 +24,7 @@ from ponder.models.endpoint.stream import events
 
 LEVELS = ("minimal", "low", "medium", "high", "xhigh")  # few models have all of them
 DYNAMIC = -1  # a thinkingBudget: the model decides
-OWN_FIELDS = {
+RESERVED_FIELDS = {
     "model": "id = …",
     "contents": "the task writes them: ponder list tasks",
     "systemInstruction": "the task writes it: ponder list tasks",
@@ -105,7 +105,7 @@ class Gemini(Protocol):
     """Builds generateContent requests for one endpoint and reads what it sends back."""
 
     reply_name = "a reply of generateContent"
-    own_fields: ClassVar[Mapping[str, str]] = OWN_FIELDS
+    reserved_fields: ClassVar[Mapping[str, str]] = RESERVED_FIELDS
 
     @property
     def page(self) -> str:
@@ -127,7 +127,7 @@ class Gemini(Protocol):
         if effort is not None and think is not None:
             message = "Google takes an effort or a number of thinking tokens, not both"
             raise UserError(message, hint="leave out `effort` or `think`")
-        self._endpoint.dial.check("effort", "think")
+        self._endpoint.dial.check_thinking_off("effort", "think")
         config: dict[str, Any] = {}
         if effort is not None:
             if effort.lower() not in LEVELS:
@@ -149,10 +149,7 @@ class Gemini(Protocol):
         config: dict[str, Any] = {}
         if budget is not None:
             config["maxOutputTokens"] = budget
-        if endpoint.temperature is not None:
-            config["temperature"] = endpoint.temperature
-        if endpoint.top_p is not None:
-            config["topP"] = endpoint.top_p
+        config |= self._sampling_fields(top_p="topP")
         if endpoint.send_seed:
             config["seed"] = request.seed % 2**31
         config |= self.dial_fields.get("generationConfig", {})
@@ -191,7 +188,7 @@ class Gemini(Protocol):
         chunks: AsyncIterator[bytes],
         on_text: Callable[[], None],
     ) -> Reply:
-        whole = Response()
+        response = Response()
         parts = list[dict[str, Any]]()
         usage: dict[str, Any] = {}  # the counts grow from event to event, and not all have each
         last = Candidate()
@@ -203,8 +200,8 @@ class Gemini(Protocol):
                 if event.error:
                     # Even after STOP: https://github.com/vercel/ai/issues/5217
                     raise Malformed(f"the endpoint's stream reports an error: {event.error}")
-                whole.prompt_feedback = event.prompt_feedback or whole.prompt_feedback
-                whole.model_version = event.model_version or whole.model_version
+                response.prompt_feedback = event.prompt_feedback or response.prompt_feedback
+                response.model_version = event.model_version or response.model_version
                 if isinstance(event.usage_metadata, dict):
                     usage |= event.usage_metadata
                 if event.candidates and event.candidates[0].finish_reason:
@@ -215,11 +212,11 @@ class Gemini(Protocol):
         except (aiohttp.ClientError, OSError):
             if not last.finish_reason:  # else the reply is complete, and at most its bill is not
                 raise
-        if not last.finish_reason and not whole.prompt_feedback:
+        if not last.finish_reason and not response.prompt_feedback:
             raise Malformed("the endpoint's stream ended before the reply did")
-        whole.candidates = [last] if last.finish_reason else None
-        whole.usage_metadata = usage
-        return read(whole, parts)
+        response.candidates = [last] if last.finish_reason else None
+        response.usage_metadata = usage
+        return read(response, parts)
 
     def read_error(self, status: int, content: bytes) -> Refusal:
         refusal = super().read_error(status, content)
@@ -326,9 +323,9 @@ def read_usage(usage: Any) -> Usage:
     thoughts = as_count(usage.get("thoughtsTokenCount"))
     output = candidates + thoughts
     if prompt:  # else nobody knows how much of the total is the prompt's
-        rest = as_count(usage.get("totalTokenCount")) - prompt
-        if rest > output or rest == candidates >= thoughts:
-            output = rest
+        without_prompt = as_count(usage.get("totalTokenCount")) - prompt
+        if without_prompt > output or without_prompt == candidates >= thoughts:
+            output = without_prompt
     if candidates:
         thoughts = max(thoughts, output - candidates)
     cached = min(prompt, as_count(usage.get("cachedContentTokenCount")))
@@ -360,7 +357,7 @@ def _error(content: bytes) -> dict[str, Any]:
 
 
 def _tables(items: Any) -> Iterator[dict[str, Any]]:
-    """Yield the tables in a list from outside, which may be anything."""
+    """Yield the tables of a list; none if it isn't a list."""
     if isinstance(items, list):
         yield from [item for item in items if isinstance(item, dict)]
 

@@ -1,6 +1,6 @@
-"""Where a request goes and what it says: the address, the headers and the body, secrets filled in.
+"""Builds the URL, the headers and the body of a request, and a preview for people to read.
 
-A preview is the same request with the names of secrets in their place.
+What is sent has the secrets filled in; the preview has their names instead.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def _check_key(key: str, endpoint: Endpoint, server_url: str) -> None:
         raise UserError(message, hint=f'key = "$NAME" names the variable with a key of {provider}')
 
 
-def merged(fields: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table with the fields of both, tables inside included; `more` comes last."""
+def merged(fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with the fields of both, nested tables merged too; `overrides` win."""
     result = dict(fields)
-    for name, value in more.items():
+    for name, value in overrides.items():
         inner = result.get(name)
         if isinstance(value, Mapping) and isinstance(inner, Mapping):
             result[name] = merged(inner, value)
@@ -92,7 +92,9 @@ class Preview(NamedTuple):
 def preview(endpoint: Endpoint, protocol: Protocol, request: Request) -> Preview:
     """Return what a client would send for a request to the first server; nothing is sent."""
     address, _, query = endpoint.urls[0].partition("?")
-    parameters = [query] if query else []
+    parameters = []
+    if query:
+        parameters.append(query)
     for name, value in protocol.query.items():
         parameters.append(f"{name}={value}")
     url = f"{address.rstrip('/')}/{protocol.page}"
@@ -102,9 +104,12 @@ def preview(endpoint: Endpoint, protocol: Protocol, request: Request) -> Preview
     headers |= endpoint.headers
     budget = smaller_budget(endpoint.budget, request.budget)
     fields = merged(protocol.payload(request, budget), endpoint.body)
-    # as JSON has it: messages are objects of Ponder's own
-    return Preview(url, headers, msgspec.json.decode(msgspec.json.encode(fields)))
+    # through JSON, because messages are objects of Ponder's
+    body = msgspec.json.decode(msgspec.json.encode(fields))
+    return Preview(url, headers, body)
 
 
 def smaller_budget(*budgets: int | None) -> int | None:
-    return min((budget for budget in budgets if budget is not None), default=None)
+    """Return the smallest of some budgets, None among them being no limit."""
+    limits = [budget for budget in budgets if budget is not None]
+    return min(limits, default=None)

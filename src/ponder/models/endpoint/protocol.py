@@ -1,8 +1,7 @@
-"""The interface of a protocol: what the client needs to know to talk to a server.
+"""The interface of a protocol: builds the body of a request, reads a reply, a stream and an error.
 
-A protocol is one file in this folder. It builds the body of a request, reads a reply, a stream and
-an error, and knows where thinking and token counts are. Connections, retries, rate limits, secrets
-and several servers are the client's part.
+Each protocol is one file in this folder, which knows where thinking and token counts are. The
+client does the same for all of them: connections, retries, rate limits, secrets, several servers.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ class Protocol(ABC):
 
     # What a reply is called in errors: "a chat completion".
     reply_name: ClassVar[str]
-    # Fields of a request that a study's `body` must not set, because the caps, the bills and the
-    # answers depend on them, and the setting to use instead. A dot leads into a table.
-    own_fields: ClassVar[Mapping[str, str]] = {}
-    # The page below the endpoint's URL that lists the server's models.
+    # Fields of a request that a study's `body` must not set, because caps, bills and answers depend
+    # on them, with the setting to use instead. A dot leads into a table.
+    reserved_fields: ClassVar[Mapping[str, str]] = {}
+    # The path below the endpoint's URL that lists the server's models.
     models_page: ClassVar[str] = "models"
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -48,11 +47,11 @@ class Protocol(ABC):
     @property
     @abstractmethod
     def page(self) -> str:
-        """The page below the endpoint's URL that answers."""
+        """The path below the endpoint's URL that requests are sent to."""
 
     @property
     def query(self) -> Mapping[str, str]:
-        """Parameters of that page."""
+        """The query parameters of that path."""
         return {}
 
     def headers(self, key: str) -> dict[str, str]:
@@ -73,6 +72,18 @@ class Protocol(ABC):
     def dial_fields(self) -> dict[str, Any]:
         """The fields that `dials` returns, for every request."""
         return self.dials()
+
+    def _sampling_fields(self, top_p: str = "top_p") -> dict[str, float]:
+        """Return the fields of a request for the settings `temperature` and `top_p`.
+
+        The argument `top_p` is what this protocol calls that field.
+        """
+        fields = {}
+        if self._endpoint.temperature is not None:
+            fields["temperature"] = self._endpoint.temperature
+        if self._endpoint.top_p is not None:
+            fields[top_p] = self._endpoint.top_p
+        return fields
 
     @abstractmethod
     def payload(self, request: Request, budget: int | None) -> dict[str, Any]:
@@ -127,4 +138,4 @@ class Protocol(ABC):
 
     @abstractmethod
     def url_hint(self, server_url: str) -> str:
-        """Return a hint for an address that seems to be another page's."""
+        """Return a hint for a URL that doesn't seem to lead to this protocol."""

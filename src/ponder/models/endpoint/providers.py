@@ -1,4 +1,4 @@
-"""Knows who runs an endpoint: a company with an API, or a server program on your own machines.
+"""Determines who runs an endpoint: a company with an API, or a server program of your own.
 
 One model is served in many places, and each place has its own protocol, its own name for the dial
 of thinking, and its own prices. The provider is certain for the host of a company's API. For a
@@ -64,7 +64,7 @@ PROVIDERS: dict[str, Provider] = {
 }
 
 
-@lru_cache  # asked for with every request
+@lru_cache  # called for every request
 def provider_of(url: str) -> str:
     """Return the provider whose API has this address; "" if it is none of them."""
     host = _host(url)
@@ -93,7 +93,7 @@ def provider_of_key(key: str) -> str:
 
 
 def is_private(url: str) -> bool:
-    """Return whether an address is on this machine or in a network of one's own."""
+    """Return whether an address is on this machine or in a private network."""
     host = _host(url)
     try:
         return ip_address(host).is_private

@@ -1,7 +1,7 @@
-"""A reply of an endpoint in whatever protocol it came, the tokens it took, and its bill.
+"""Holds a reply of an endpoint, the same for all protocols, and computes its bill.
 
-A reply with an answer is never rejected because of the server's bookkeeping: a token count that
-can't be one is treated as not reported.
+A reply with an answer is never rejected because of the server's bookkeeping: an impossible token
+count is treated as not reported.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def bill(
     )
 
 
-def believed(reply: Reply) -> Reply:
-    """Return a reply without the server's count of its output if its text has more tokens."""
+def without_false_count(reply: Reply) -> Reply:
+    """Return a reply; if its text has more tokens than the server counts, without that count."""
     usage = reply.usage
     most_characters = LONGEST_TOKEN * usage.output
     # The first is true of nearly every reply, and fast.
@@ -151,7 +151,7 @@ def fewest_tokens(reply: Reply) -> int:
 
 
 def slack(reply: Reply, bill: Bill, budget: int | None, prompt_limit: int) -> Spend:
-    """Return what to add to a bill for an upper bound, where the server doesn't report its tokens.
+    """Return what to add to a bill for an upper bound where the server doesn't report its tokens.
 
     A reply whose whole thinking is shown has at most one token per byte of its text. Any other may
     have taken its whole budget: one that was cut off, whose thinking may be hidden, or whose count

@@ -19,12 +19,12 @@ import msgspec
 from ponder.core import Request, SignedMessage, UserError
 from ponder.core.text import encodable
 from ponder.models.endpoint.chat import is_filter_error, read_usage
-from ponder.models.endpoint.dials import chat_fields, effort_only
+from ponder.models.endpoint.dials import chat_fields, openai_effort
 from ponder.models.endpoint.failures import (
     Refusal,
+    budget_to_change,
     refused,
     refuses_field,
-    room_for_reply,
 )
 from ponder.models.endpoint.protocol import Protocol
 from ponder.models.endpoint.reply import Malformed, NoReply, Reply, decode_json
@@ -36,7 +36,7 @@ ENCRYPTED = "reasoning.encrypted_content"
 # OpenAI sends the encrypted content unasked, and its models without reasoning refuse the request
 # for it; these send it only if it is requested.
 ENCRYPT_IF_ASKED = ("xai", "openrouter")
-OWN_FIELDS = {
+RESERVED_FIELDS = {
     "model": "id = …",
     "input": "the task writes it: ponder list tasks",
     "instructions": "the task writes them: ponder list tasks",
@@ -114,7 +114,7 @@ class Responses(Protocol):
     """Builds Responses requests for one endpoint and reads what it sends back."""
 
     reply_name = "a response of OpenAI's Responses API"
-    own_fields: ClassVar[Mapping[str, str]] = OWN_FIELDS
+    reserved_fields: ClassVar[Mapping[str, str]] = RESERVED_FIELDS
 
     @property
     def page(self) -> str:
@@ -131,8 +131,7 @@ class Responses(Protocol):
         if provider == "openrouter":  # the same table as in its chats
             return chat_fields(provider, dial)
         if provider in ("openai", "xai"):
-            name = {"openai": "OpenAI", "xai": "xAI"}[provider]
-            effort = effort_only(dial, name, 'effort = "low"; a `budget` limits the whole reply')
+            effort = openai_effort(provider, dial)
         else:
             route = f"{provider or 'this server'} in the protocol `responses`"
             dial.refuse(route, "think", "thinking", hint='protocol = "chat" may have it')
@@ -152,10 +151,7 @@ class Responses(Protocol):
         payload: dict[str, Any] = {"model": endpoint.id, "input": items, "store": False}
         if budget is not None:
             payload["max_output_tokens"] = budget
-        if endpoint.temperature is not None:
-            payload["temperature"] = endpoint.temperature
-        if endpoint.top_p is not None:
-            payload["top_p"] = endpoint.top_p
+        payload |= self._sampling_fields()
         if endpoint.stream:
             payload["stream"] = True
         if len(request.problem.turns) > 1 and endpoint.provider_name in ENCRYPT_IF_ASKED:
@@ -197,9 +193,9 @@ class Responses(Protocol):
         if change is not None or refusal.status not in (400, 422):
             return change
         budget = payload.get("max_output_tokens")
-        room = room_for_reply(refusal.message)
-        if room is not None and budget is not None and budget >= room.limit > room.prompt:
-            return f"refuses a budget of {budget:,} tokens", room.hint
+        change = budget_to_change(refusal, budget)
+        if change is not None:
+            return change
         if refusal.field == "max_output_tokens" and "integer_below_min_value" in refusal.codes:
             return f"refuses a budget of {budget} tokens", f"budget = {MIN_BUDGET} or more"
         for field, hint in OPTIONAL_FIELDS.items():

@@ -130,11 +130,13 @@ class ServedNames:
         return f"the servers of `{self._model}` answer as different models: {names}"
 
 
-def alike(name: str, other: str) -> bool:
+def alike(name: str, other_name: str) -> bool:
     """Return whether two names may be one model's: the same but for path, capitals and date."""
     name = _short(name)
-    other = _short(other)
-    return name == other or _DATE.sub("", name) == other or name == _DATE.sub("", other)
+    other_name = _short(other_name)
+    if name == other_name:
+        return True
+    return _DATE.sub("", name) == other_name or name == _DATE.sub("", other_name)
 
 
 def _short(name: str) -> str:

@@ -47,7 +47,7 @@ class StreamTimes:
 def stream_measures(
     times: StreamTimes, started: float, reply: Reply, bill: Bill
 ) -> dict[str, float]:
-    """Return what the arrival of a stream's texts tells of a reply that was sent at `started`.
+    """Return the times of a streamed reply, whose request was sent at `started`.
 
     Thinking that is billed but hidden, or shown as a summary, was written before or between the
     texts: then there is no decoding time. Nor is there if all texts came together.

@@ -2,8 +2,8 @@
 
 A distinct request is a problem, several replies to it are samples, and a model asked with other
 settings is another model, so that models and settings are compared on the requests that they share.
-Which replies are right is read from the log (`right`, `score`, `feedback`, …), or told by a file
-with the answers. A reply of which neither is known is left out: it is not wrong. `requests_file`
+Which replies are right is read from the log (`right`, `score`, `feedback`, …), or from a file with
+the answers. A reply that neither grades is left out: it is not wrong. `requests_file`
 has the distinct requests for the task `jsonl`, which asks them of other models.
 
 The files are read three times, line by line. In memory are the distinct requests, and a few numbers
@@ -27,6 +27,7 @@ from ponder.core.jsonl import raw_lines, records
 from ponder.core.secrets import without_keys
 from ponder.core.text import count, encodable, visible
 from ponder.models.endpoint import PROTOCOLS, Endpoint
+from ponder.models.endpoint.dials import EFFORTS
 from ponder.models.endpoint.protocol import Protocol
 from ponder.models.endpoint.reply import Malformed, Reply, bill
 from ponder.results.interop import request_records as shapes
@@ -41,34 +42,33 @@ EXAMPLE = (
     '"right": true}'
 )
 HINT = f"a line is {EXAMPLE}; docs/interop.md lists other shapes"
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-MOST_WAYS = 50  # of asking models, each of which becomes a model of the study
-MOST_TEXT = 256 << 20  # bytes of all distinct requests, which are in memory together
+MAX_MODELS = 50  # each of which becomes a model of the study
+MAX_TEXT = 256 << 20  # bytes of all distinct requests, which are in memory together
 UNFINISHED = "cut off at the end of a file"
 UNNAMED = "unnamed model"
 
 
-class Place(NamedTuple):
-    """Where a line is; of a batch, the request and the reply are two lines."""
+class Position(NamedTuple):
+    """The position of a line in the files of a log."""
 
     file: int
     offset: int
     number: int
-    request: Place | None = None
+    request: Position | None = None  # of the request, if a batch has it in another line
 
 
 class Entry(NamedTuple):
-    """What is remembered of a line."""
+    """A line with a request and its reply."""
 
-    place: Place
+    position: Position
     graded_by: frozenset[str]
     failed: bool
 
 
-class Way(NamedTuple):
-    """A model, and how it was asked."""
+class LoggedModel(NamedTuple):
+    """A model with one combination of settings, and the lines of the log in which it replies."""
 
-    model: str
+    name: str
     settings: dict[str, Any]
     entries: list[Entry]
 
@@ -95,9 +95,9 @@ class Answers:
             raise UserError("no line of this file has an answer", where=str(path), hint=hint)
 
     def find(self, problem: Problem) -> Problem | None:
-        """Return the problem of the file that a request asks, with its answer; None if it has none.
+        """Return the problem of this file that a request poses; None if the file doesn't have it.
 
-        It has the same id, or the same words. A line without a system message matches any.
+        A problem matches by its id or by its texts. One without a system message matches any.
         """
         question = problem.turns[0]
         keys = (
@@ -122,24 +122,27 @@ class Answers:
 
 @dataclass
 class RequestLogs:
-    """Some files of one production log."""
+    """A production log, in one file or several."""
 
     files: Sequence[Path]
-    scorer: str = ""
+    scorer: str = ""  # the field or file that says which replies are right
     answers: Answers | None = None
     size: str = ""
     ignore: Sequence[str] = ()
     logs: list[RequestLog] = field(default_factory=list)
     lines: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
-    ungraded: int = 0
+    ungraded: int = 0  # replies that the scorer doesn't grade
     redacted: int = 0  # distinct requests from which a key was removed
-    without_unit: int = 0
-    other_fields: dict[str, None] = field(default_factory=dict)  # of requests, not compared
+    without_unit: int = 0  # lines with a duration in seconds or milliseconds
+    # fields of requests that don't make another model, in the order of the log
+    other_fields: dict[str, None] = field(default_factory=dict)
     problems: dict[str, Problem] = field(default_factory=dict)
     _text_bytes: int = 0
     _open: dict[int, BinaryIO] = field(default_factory=dict)
-    _unreadable: dict[str, Any] = field(default_factory=dict)  # a grade that says neither, by name
+    _unreadable: dict[str, Any] = field(
+        default_factory=dict
+    )  # grades that say neither right nor wrong
 
     @property
     def task(self) -> str:
@@ -150,50 +153,50 @@ class RequestLogs:
 
     def read(self) -> None:
         """Read the log once: find the models, the distinct requests, and who graded the replies."""
-        ways: dict[str, Way] = {}
+        models: dict[str, LoggedModel] = {}
         graded = Counter[str]()
-        for place, record in self._all_records():
-            entry, model, settings = self._survey(place, record)
+        for position, record in self._all_records():
+            entry, name, settings = self._survey(position, record)
             if entry is None:
                 continue
-            key = json.dumps([model, settings], sort_keys=True)
-            way = ways.setdefault(key, Way(model, settings, []))
-            way.entries.append(entry)
+            key = json.dumps([name, settings], sort_keys=True)
+            model = models.setdefault(key, LoggedModel(name, settings, []))
+            model.entries.append(entry)
             graded.update(entry.graded_by)
         if not self.lines:
             raise UserError(f"{self.files[0]} is empty", hint=HINT)
-        if not ways:
+        if not models:
             message = f"nothing in this log can be imported: {self._skipped_text()}"
             raise UserError(message, where=str(self.files[0]), hint=HINT)
-        if len(ways) > MOST_WAYS:
-            self._refuse_ways(list(ways.values()))
-        self.scorer = self._chosen(graded)
+        if len(models) > MAX_MODELS:
+            raise self._too_many_models(list(models.values()))
+        self.scorer = self._choose_scorer(graded)
         scorers = (self.scorer, *(name for name in graded if name != self.scorer))
         run = self._run()
-        for way in sorted(ways.values(), key=_order):
-            places = []
-            for entry in way.entries:
+        for model in sorted(models.values(), key=_order):
+            positions = []
+            for entry in model.entries:
                 if entry.failed or self.scorer in entry.graded_by:
-                    places.append(entry.place)
+                    positions.append(entry.position)
                 else:
                     self.ungraded += 1
             log = RequestLog(
                 path=self.files[0],
                 task=self.task,
-                model=way.model,
+                model=model.name,
                 run=run,
                 created="",
-                settings=way.settings,
+                settings=model.settings,
                 scorers=scorers,
                 tell_answers=(self.answers.name,) if self.answers else (),
                 source=self,
-                places=places,
+                positions=positions,
             )
-            if places:
+            if positions:
                 self.logs.append(log)
 
     def check_graded(self, requests_file: Path) -> None:
-        """Raise `UserError` if nobody says which replies are right."""
+        """Raise `UserError` if nothing says which replies are right."""
         if self.scorer:
             return
         where = str(self.files[0])
@@ -251,7 +254,7 @@ class RequestLogs:
         self._open.clear()
 
     def notes(self) -> Iterator[str]:
-        """Yield what the user should know, as sentences."""
+        """Yield sentences about lines that were skipped, left out or changed."""
         if self.skipped:
             yield f"skipped: {self._skipped_text()}"
         if self.ungraded:
@@ -274,26 +277,27 @@ class RequestLogs:
             fields = visible(", ".join(sorted(self.other_fields)))[:200]
             yield f"fields of requests that don't make another model: {fields}"
 
-    def record(self, place: Place) -> dict[str, Any]:
-        """Return the record at a place."""
-        where = f"{self.files[place.file]}:{place.number}"
-        file = self._open.get(place.file)
+    def record(self, position: Position) -> dict[str, Any]:
+        """Read the record at a position."""
+        where = f"{self.files[position.file]}:{position.number}"
+        file = self._open.get(position.file)
         if file is None:
-            file = self.files[place.file].open("rb")
-            self._open[place.file] = file
-        file.seek(place.offset)
+            file = self.files[position.file].open("rb")
+            self._open[position.file] = file
+        file.seek(position.offset)
         record = decode(file.readline(), dict[str, Any], where)
-        if place.request is None:
+        if position.request is None:
             return record
-        return {**self.record(place.request), **record}
+        return {**self.record(position.request), **record}
 
-    def problem(self, record: dict[str, Any], pair: Exchange, where: str) -> Problem:
-        """Return what a request asks, the same object for the same words."""
-        prompt = shapes.prompt(pair.request)
+    def problem(self, record: dict[str, Any], exchange: Exchange, where: str) -> Problem:
+        """Return the problem that a request poses; equal requests get the same object."""
+        prompt = shapes.prompt(exchange.request)
         system = _clean(prompt.system)
         question = _clean(prompt.question)
-        history = tuple(Message(each.role, _clean(each.content)) for each in prompt.history)
-        name = digest(system, [[each.role, each.content] for each in history], question).hex()
+        history = tuple(Message(turn.role, _clean(turn.content)) for turn in prompt.history)
+        turns = [[turn.role, turn.content] for turn in history]
+        name = digest(system, turns, question).hex()
         if name in self.problems:
             return self.problems[name]
         size = 0
@@ -309,40 +313,40 @@ class RequestLogs:
                 problem = replace(problem, gold=[answered.gold], size=size)
         self._text_bytes += len(question) + len(system)
         self._text_bytes += sum(len(message.content) for message in history)
-        if self._text_bytes > MOST_TEXT:
-            message = f"its distinct requests take more than {MOST_TEXT >> 20} MB"
+        if self._text_bytes > MAX_TEXT:
+            message = f"its distinct requests take more than {MAX_TEXT >> 20} MB"
             raise UserError(message, where=where, hint="import a part of the log")
         if (system, history, question) != prompt:
             self.redacted += 1
         self.problems[name] = problem
         return problem
 
-    def _all_records(self) -> Iterator[tuple[Place, dict[str, Any]]]:
-        """Yield the records of all files; the two halves of a batch's request as one, at the end."""
-        requests: dict[str, Place] = {}
-        replies: dict[str, Place] = {}
-        for place, record in self._file_records():
+    def _all_records(self) -> Iterator[tuple[Position, dict[str, Any]]]:
+        """Yield the records of all files; at the end, those that a batch has in two lines."""
+        requests: dict[str, Position] = {}
+        replies: dict[str, Position] = {}
+        for position, record in self._file_records():
             half = shapes.half_of(record)
             if not half:
-                yield place, record
+                yield position, record
                 continue
             halves = requests if half == "request" else replies
             name = shapes.id_of(record)
             if name in halves:
                 message = f"the `custom_id` {name!r} occurs twice"
-                where = f"{self.files[place.file]}:{place.number}"
+                where = f"{self.files[position.file]}:{position.number}"
                 raise UserError(message, where=where, hint="import one batch at a time")
-            halves[name] = place
-        for name, place in replies.items():
+            halves[name] = position
+        for name, position in replies.items():
             if name in requests:
-                joined = place._replace(request=requests.pop(name))
+                joined = position._replace(request=requests.pop(name))
                 yield joined, self.record(joined)
             else:
                 self.skipped[shapes.NO_REQUEST] += 1
         if requests:
             self.skipped[shapes.NO_REPLY] += len(requests)
 
-    def _file_records(self) -> Iterator[tuple[Place, dict[str, Any]]]:
+    def _file_records(self) -> Iterator[tuple[Position, dict[str, Any]]]:
         for index, path in enumerate(self.files):
             offset = 0
             with path.open("rb") as file:
@@ -351,7 +355,7 @@ class RequestLogs:
                         self.lines += 1
                         record = self._decoded(line, f"{path}:{number}")
                         if record is not None:
-                            yield Place(index, offset, number), record
+                            yield Position(index, offset, number), record
                     offset += len(line)
 
     def _decoded(self, line: bytes, where: str) -> dict[str, Any] | None:
@@ -368,37 +372,38 @@ class RequestLogs:
             return None
 
     def _survey(
-        self, place: Place, record: dict[str, Any]
+        self, position: Position, record: dict[str, Any]
     ) -> tuple[Entry | None, str, dict[str, Any]]:
-        where = f"{self.files[place.file]}:{place.number}"
+        """Return a record's entry with its model and settings; no entry if it is skipped."""
+        where = f"{self.files[position.file]}:{position.number}"
         try:
-            pair = shapes.exchange(record)
-            problem = self.problem(record, pair, where)
+            exchange = shapes.exchange(record)
+            problem = self.problem(record, exchange, where)
         except Unusable as unusable:
             self.skipped[str(unusable)] += 1
             return None, "", {}
         names = set()
-        for name, value in shapes.grades(pair.record, self.scorer).items():
+        for name, value in shapes.grades(exchange.record, self.scorer).items():
             if shapes.grade(value) is None:
                 self._unreadable.setdefault(name, value)
             else:
                 names.add(name)
         if self.answers and problem.gold is not None:
             names.add(self.answers.name)
-        for name in shapes.other_fields(pair.request):
+        for name in shapes.other_fields(exchange.request):
             if len(self.other_fields) < 100:
                 self.other_fields[name] = None
         settings: dict[str, Any] = {}
-        for name, value in shapes.settings(pair.request).items():
+        for name, value in shapes.settings(exchange.request).items():
             if name not in self.ignore:
                 settings[name] = _clean(value)[:100] if isinstance(value, str) else value
-        if shapes.latency_without_unit(pair.record):
+        if shapes.latency_without_unit(exchange.record):
             self.without_unit += 1
-        entry = Entry(place, _interned(frozenset(names)), bool(pair.error))
-        return entry, _model_name(pair), settings
+        entry = Entry(position, _interned(frozenset(names)), bool(exchange.error))
+        return entry, _model_name(exchange), settings
 
-    def _chosen(self, graded: Mapping[str, int]) -> str:
-        """Return what says which replies are right; "" if nothing does."""
+    def _choose_scorer(self, graded: Mapping[str, int]) -> str:
+        """Return the field or file that says which replies are right; "" if none does."""
         if self.scorer:
             if self.scorer not in graded and self.scorer not in self._unreadable:
                 names = [*graded, *self._unreadable]
@@ -413,23 +418,24 @@ class RequestLogs:
                 return name
         return ""
 
-    def _refuse_ways(self, ways: Sequence[Way]) -> None:
-        """Raise `UserError` with the settings that have the most values."""
-        values: dict[str, set[str]] = {"model": {way.model for way in ways}}
-        for way in ways:
-            for name, value in way.settings.items():
+    def _too_many_models(self, models: Sequence[LoggedModel]) -> UserError:
+        """Return an error that names the settings with the most values."""
+        values: dict[str, set[str]] = {"model": {model.name for model in models}}
+        for model in models:
+            for name, value in model.settings.items():
                 values.setdefault(name, set()).add(str(value))
-        numbers = Counter({name: len(distinct) for name, distinct in values.items()})
-        most = [f"{name} ({number:,} values)" for name, number in numbers.most_common(3)]
-        message = f"it has {len(ways):,} ways of asking, more than {MOST_WAYS}: {', '.join(most)}"
+        counts = Counter({name: len(distinct) for name, distinct in values.items()})
+        largest = counts.most_common(3)
+        listed = ", ".join(f"{name} ({number:,} values)" for name, number in largest)
+        message = f"it has {len(models):,} ways of asking, more than {MAX_MODELS}: {listed}"
         hint = "import the lines of a few models"
-        setting = numbers.most_common(1)[0][0]
+        setting = largest[0][0]
         if setting != "model":
             hint = f"--ignore {setting} makes no other model of each value"
-        raise UserError(message, where=str(self.files[0]), hint=hint)
+        return UserError(message, where=str(self.files[0]), hint=hint)
 
     def _run(self) -> str:
-        """Return an id that the same log has again, also when lines were added to it."""
+        """Return an id of the log that stays the same when lines are added."""
         first_lines = []
         for path in self.files:
             with path.open("rb") as file:
@@ -445,11 +451,11 @@ class RequestLogs:
 
 @dataclass(kw_only=True)
 class RequestLog(Log):
-    """The lines of one model, asked in one way."""
+    """The lines of one model with one combination of settings."""
 
     even: ClassVar[bool] = False
     source: RequestLogs
-    places: list[Place]
+    positions: list[Position]
     estimated: int = 0  # replies without token counts
     untimed: int = 0  # replies without times
 
@@ -457,31 +463,31 @@ class RequestLog(Log):
         samples = Counter[str]()
         self.estimated = 0
         self.untimed = 0
-        for place in self.places:
-            record = self.source.record(place)
-            pair = shapes.exchange(record)
-            problem = self.source.problem(record, pair, "")
+        for position in self.positions:
+            record = self.source.record(position)
+            exchange = shapes.exchange(record)
+            problem = self.source.problem(record, exchange, "")
             number = samples[problem.id]
             samples[problem.id] += 1
-            yield self._sample(pair, problem, number)
+            yield self._sample(exchange, problem, number)
 
-    def _sample(self, pair: Exchange, problem: Problem, number: int) -> Sample:
-        seconds, first_token = shapes.seconds(pair)
-        if pair.reply is None:
-            return _failed(problem, number, pair.error, seconds)
-        protocol = _protocol(pair.protocol, self.model)
+    def _sample(self, exchange: Exchange, problem: Problem, number: int) -> Sample:
+        seconds, first_token = shapes.seconds(exchange)
+        if exchange.reply is None:
+            return _failed(problem, number, exchange.error, seconds)
+        protocol = _protocol(exchange.protocol, self.model)
         request = Request(_task(), problem, (), 0)
         try:
-            reply = protocol.read_body(request, _body(pair.reply))
+            reply = protocol.read_body(request, _body(exchange.reply))
         except Malformed as error:
             return _failed(problem, number, str(error), seconds)
         characters = len(problem.turns[0])
         for message in problem.opening():
             characters += len(message.content)
-        cost = bill(reply, seconds, None, max(1, characters // 4))
-        if cost.cost is None:
-            cost = replace(cost, cost=shapes.cost(pair.record))
-        if cost.counted_by == "estimate":
+        paid = bill(reply, seconds, None, max(1, characters // 4))
+        if paid.cost is None:
+            paid = replace(paid, cost=shapes.cost(exchange.record))
+        if paid.counted_by == "estimate":
             self.estimated += 1
         if not seconds:
             self.untimed += 1
@@ -489,13 +495,13 @@ class RequestLog(Log):
         if first_token:
             measures["first_token_seconds"] = first_token
         scores: dict[str, Score] = {}
-        for name, value in shapes.grades(pair.record, self.source.scorer).items():
+        for name, value in shapes.grades(exchange.record, self.source.scorer).items():
             scores[name] = Score(shapes.grade(value), why="not graded")
         if self.source.answers:
             answer = self.source.answers.score(problem, reply.answer)
             scores[self.source.answers.name] = answer
         limit = "token" if reply.stop == "length" else ""
-        completion = _completion(reply, cost, measures)
+        completion = _completion(reply, paid, measures)
         return Sample(problem, number, completion, scores, limit=limit)
 
 
@@ -518,18 +524,18 @@ def _clean(text: str) -> str:
 def _body(reply: dict[str, Any]) -> bytes:
     try:
         return msgspec.json.encode(reply)
-    except UnicodeEncodeError:  # half a surrogate pair
+    except UnicodeEncodeError:  # half a surrogate exchange
         return json.dumps(reply).encode()
 
 
-def _completion(reply: Reply, cost: Bill, measures: dict[str, float]) -> Completion:
+def _completion(reply: Reply, paid: Bill, measures: dict[str, float]) -> Completion:
     if reply.summarized and reply.thinking:
         measures["summarized"] = 1.0
     return Completion(
         without_keys(reply.thinking or reply.refusal),
         without_keys(reply.answer),
         reply.stop,
-        cost,
+        paid,
         measures,
         note=reply.note,
     )
@@ -540,11 +546,11 @@ def _failed(problem: Problem, number: int, why: str, seconds: float) -> Sample:
     return Sample(problem, number, completion, {}, error=_clean(why) or "error")
 
 
-def _model_name(pair: Exchange) -> str:
+def _model_name(exchange: Exchange) -> str:
     """Return the model that was asked for, or else the one that answered."""
-    tables = [pair.request]
-    if pair.reply is not None:
-        tables.append(pair.reply)
+    tables = [exchange.request]
+    if exchange.reply is not None:
+        tables.append(exchange.reply)
     for table in tables:
         for name in ("model", "modelVersion"):
             if isinstance(table.get(name), str) and table[name]:
@@ -552,12 +558,12 @@ def _model_name(pair: Exchange) -> str:
     return UNNAMED
 
 
-def _order(way: Way) -> tuple[Any, ...]:
-    """Return what ways of asking are sorted by: the model, then how hard it thinks."""
-    effort = way.settings.get("effort")
+def _order(model: LoggedModel) -> tuple[Any, ...]:
+    """Return the key that models are sorted by: the name, then how hard the model thinks."""
+    effort = model.settings.get("effort")
     rank = EFFORTS.index(effort) if effort in EFFORTS else -1
-    think = way.settings.get("think", 0)
-    return way.model, rank, think, json.dumps(way.settings, sort_keys=True)
+    think = model.settings.get("think", 0)
+    return model.name, rank, think, json.dumps(model.settings, sort_keys=True)
 
 
 @cache

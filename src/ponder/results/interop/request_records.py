@@ -1,6 +1,6 @@
-"""Reads one record of a production log: a request to a model, and what came back.
+"""Reads one record of a production log: a request to a model, and its reply.
 
-Records differ in what they call the two and in where they keep them:
+Loggers use different names for the two, and keep them in different places:
 
 - `request` and `response`, or `body` and `response`, as OpenAI's batches have them in two files
   whose lines share a `custom_id`; Anthropic's batches have `params` and `result` (platform.openai
@@ -28,12 +28,12 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from ponder.core import Message
+from ponder.models.endpoint.providers import ProtocolName
 from ponder.models.endpoint.reply import as_count
 
 Table = dict[str, Any]
-ProtocolName = Literal["chat", "responses", "anthropic", "gemini"]
 
-# What requests and replies are called, in the order in which they are looked for.
+# The names of request and reply, in the order in which they are tried.
 PAIRS = (
     ("request", "response"),
     ("request_body", "response_body"),
@@ -55,14 +55,14 @@ REPLY_FIELDS: dict[str, ProtocolName] = {
 }
 REPLY_TEXTS = ("choices", "content", "output", "candidates")
 STATUSES = ("status_code", "statusCode", "response_status", "http_status", "status")
-# Where the parts of a reply are.
+# The field of a reply that holds its parts.
 PARTS: dict[ProtocolName, str] = {
     "chat": "choices",
     "responses": "output",
     "anthropic": "content",
     "gemini": "candidates",
 }
-# Settings of a request, by Ponder's name for them, and where they stand; a dot leads into a table.
+# The fields of a request for each of Ponder's settings; a dot leads into a table.
 SETTINGS = {
     "effort": (
         "reasoning_effort",
@@ -104,14 +104,14 @@ SETTINGS = {
     "service_tier": ("service_tier",),
 }
 SWITCHES = {"enabled": True, "adaptive": True, "disabled": False}
-# Fields of a request that say nothing about how the model was asked.
+# Fields of a request that aren't settings of the model.
 UNIMPORTANT = {
     "model", "messages", "system", "input", "instructions", "prompt", "contents",
     "systemInstruction", "system_instruction", "seed", "stream", "stream_options", "n", "user",
     "metadata", "store", "include", "safety_identifier", "prompt_cache_key", "extra_body",
     "extra_headers", "background", "truncation", "custom_llm_provider",
 }  # fmt: skip
-# Durations, by the number of them in a second.
+# Fields with a duration, and the number of its units in a second.
 DURATIONS = {
     "seconds": 1, "latency_seconds": 1, "latency_s": 1, "duration_seconds": 1, "duration_s": 1,
     "elapsed_seconds": 1, "elapsed_s": 1,
@@ -119,7 +119,7 @@ DURATIONS = {
     "elapsed_ms": 1000, "delay_ms": 1000, "response_time_ms": 1000, "response_ms": 1000,
     "_response_ms": 1000,
 }  # fmt: skip
-# Moments between which a request was answered.
+# Fields with the times of a request and of its reply.
 SPANS = (
     ("startTime", "endTime"),
     ("start_time", "end_time"),
@@ -165,15 +165,15 @@ CACHED = "answered from a proxy's cache"
 NO_REPLY = "without a reply: of batches, name both files"
 NO_REQUEST = "without a request: of batches, name both files"
 MILLISECONDS_FROM = 1e11  # a moment above is in milliseconds since 1970, not in seconds
-MOST_SECONDS = 1e7
+MAX_SECONDS = 1e7
 
 
 class Unusable(ValueError):
-    """A record that can't become an attempt; its text says which records those are."""
+    """A record that can't become an attempt; its text completes "3 lines …"."""
 
 
 class Prompt(NamedTuple):
-    """What a request asks, without its settings."""
+    """The texts of a request."""
 
     system: str
     history: tuple[Message, ...]
@@ -187,17 +187,17 @@ class Exchange(NamedTuple):
     reply: Table | None  # None if there is none
     protocol: ProtocolName
     error: str  # why there is no reply
-    record: Table  # all of it: times, costs and grades stand beside the two
+    record: Table  # the whole record, which has times, costs and grades too
 
 
 def id_of(record: Table) -> str:
-    """Return what the two lines of a request in a batch have in common; "" for other records."""
+    """Return the id that request and reply of a batch share; "" for other records."""
     name = record.get("custom_id")
     return name if isinstance(name, str) else ""
 
 
 def half_of(record: Table) -> Literal["request", "reply", ""]:
-    """Return which half of a batch's request a record is; "" if it has both, or neither."""
+    """Return whether a record is the request or the reply of a batch; "" if both, or neither."""
     if not id_of(record):
         return ""
     has_request = any(isinstance(record.get(name), dict) for name in ("body", "params", "request"))
@@ -230,7 +230,7 @@ def exchange(record: Table) -> Exchange:
 
 
 def _pair(record: Table) -> tuple[Any, Any]:
-    """Return the request and the reply as they stand in a record."""
+    """Return the request and the reply of a record, unchanged."""
     if "choices" in record and "messages" in record:
         return record, record
     if record.get("object") == "response" and "input" in record:
@@ -267,7 +267,7 @@ def _langfuse_request(value: Any) -> Any:
 
 
 def _request(request: Any, record: Table) -> Table:
-    """Return the body of a request with the fields that stand beside it in the record."""
+    """Return the body of a request, with the settings that the record has next to it."""
     for name in ("body", "json"):
         inner = _unpacked(request.get(name)) if isinstance(request, dict) else None
         if isinstance(inner, dict):
@@ -326,7 +326,7 @@ def _status(table: Any) -> int:
 
 
 def _error_beside(record: Table) -> Any:
-    """Return the error that stands beside a request; None if there is none."""
+    """Return the error that the record has next to the request; None if there is none."""
     for name in ("error", "error_str", "errorMessage"):
         if record.get(name):
             return record[name]
@@ -391,7 +391,7 @@ def _reply(reply: Any, record: Table) -> tuple[Table, ProtocolName]:
 
 
 def _with_usage(reply: Table, record: Table, protocol: ProtocolName) -> Table:
-    """Return a reply with the token counts that stand beside it, if it has none itself."""
+    """Return a reply with the record's token counts if it has none itself."""
     field = "usageMetadata" if protocol == "gemini" else "usage"
     if reply.get(field) or protocol == "gemini":
         return reply
@@ -557,11 +557,11 @@ def _text(content: Any) -> str:
 
 
 def settings(request: Table) -> dict[str, Any]:
-    """Return how a request asks: the dials of thinking, the budget and the sampling."""
+    """Return the settings of a request: the dials of thinking, the budget and the sampling."""
     table: dict[str, Any] = {}
-    for name, places in SETTINGS.items():
-        for place in places:
-            value = _inside(request, place)
+    for name, paths in SETTINGS.items():
+        for path in paths:
+            value = _inside(request, path)
             if isinstance(value, bool | int | float | str):
                 table[name] = value
                 break
@@ -584,8 +584,8 @@ def other_fields(request: Table) -> Iterator[str]:
     if "usage" in request or "choices" in request or "output" in request:
         return  # one table with the reply, whose fields can't be told from the request's
     read_fields = set(UNIMPORTANT)
-    for places in SETTINGS.values():
-        read_fields.update(place.partition(".")[0] for place in places)
+    for paths in SETTINGS.values():
+        read_fields.update(path.partition(".")[0] for path in paths)
     for name, value in request.items():
         if name not in read_fields and value not in (None, "", [], {}):
             yield str(name)
@@ -600,7 +600,7 @@ def _inside(table: Any, path: str) -> Any:
     return table
 
 
-# What stands beside a request and its reply
+# The other fields of a record
 
 
 def seconds(pair: Exchange) -> tuple[float, float]:
@@ -626,7 +626,7 @@ def seconds(pair: Exchange) -> tuple[float, float]:
                 duration = duration or end - begin
             for name in FIRST_TOKEN & table.keys():
                 first = first or (moment(table[name]) or 0.0) - begin
-    if duration > MOST_SECONDS:
+    if duration > MAX_SECONDS:
         duration = 0.0
     if not 0 < first < duration:  # LiteLLM writes the end where nothing was streamed
         first = 0.0
@@ -666,16 +666,15 @@ def cost(record: Table) -> float | None:
     return None
 
 
-def grades(record: Table, wanted: str = "") -> dict[str, Any]:
+def grades(record: Table, scorer: str = "") -> dict[str, Any]:
     """Return the fields of a record that may say whether its reply was right, by name.
 
-    `wanted` is another field that the user names; a dot leads into a table.
+    `scorer` is another field, which the user names; a dot leads into a table.
     """
     fields: dict[str, Any] = {}
-    if wanted and _inside(record, wanted) is not None:
-        fields[wanted] = _inside(record, wanted)
-    for place in ("", "metadata"):
-        table = record.get(place) if place else record
+    if scorer and _inside(record, scorer) is not None:
+        fields[scorer] = _inside(record, scorer)
+    for table in (record, record.get("metadata")):
         for name in GRADES:
             if isinstance(table, dict) and table.get(name) is not None:
                 fields.setdefault(name, table[name])
@@ -695,13 +694,13 @@ def grade(value: Any) -> float | None:
     while isinstance(value, dict):
         value = next((value[name] for name in ("value", "score", "rating") if name in value), None)
     if isinstance(value, str):
-        word = value.strip().casefold()
-        if word in GOOD:
+        text = value.strip().casefold()
+        if text in GOOD:
             return 1.0
-        if word in BAD:
+        if text in BAD:
             return 0.0
         try:
-            value = float(word)
+            value = float(text)
         except ValueError:
             return None
     if isinstance(value, bool | int | float) and math.isfinite(value):

@@ -1,13 +1,13 @@
-"""Find the cheapest setting that is good enough, and ask no more than that takes.
+"""Find the cheapest setting that is good enough, with as few attempts as that takes.
 
     design = Cheapest(problems=400, margin=0.02)
-    while any(more := design.next(scores)):  # per setting: problems × (accuracy, cost) so far
-        ...  # ask that many more problems of each setting
+    while any(more := design.next(scores)):  # `scores`: per setting, problems × (accuracy, cost)
+        ...  # run `more[i]` more problems with setting i, and append their rows to `scores[i]`
 
 A setting is good enough if it is not worse than the reference by more than the margin. The
 reference is one of the settings, or whichever is the most accurate; or there is none, and the
-accuracy must be at least `floor`. At ten interim analyses, on the problems that all settings in the
-running have answered,
+accuracy must be at least `floor`. At each of ten interim analyses, every pair of settings
+is compared on the problems that both have answered:
 
 - a setting is *good* once it is surely not worse by the margin than any that may be the best,
 - *weak* once it is surely worse by more than the margin,
@@ -15,11 +15,11 @@ running have answered,
   remaining problems would hardly show that it is good (futility).
 
 The cheapest good setting is the choice. A wrong choice is a setting that was called good and is
-not, so the level is shared among the settings (Bonferroni), and each test keeps its part over all
-analyses. The boundary for good starts high and ends near that of a single analysis (Wang & Tsiatis
-1987). The one for worse is the same at every analysis (Pocock 1977), so that weak settings are
-dropped early; it gets a fifth of the error, because nobody is compared any more with a setting that
-is worse than another. benchmarks/coverage_tune.py simulates how often the choice is wrong.
+not, so the error rate is divided among the settings (Bonferroni), and each test keeps its share
+over all analyses. The boundary for good starts high and ends near that of a single analysis (Wang &
+Tsiatis 1987). The one for worse is the same at every analysis (Pocock 1977), so that weak settings
+are dropped early; it gets a fifth of the error, because no setting is compared any more with one
+that is worse than another. benchmarks/coverage_tune.py simulates how often the choice is wrong.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from ponder.core import Estimate
 from ponder.stats.columns import FEWEST_PAIRS, Bools, Floats
 from ponder.stats.designs.sequential import ANALYSES, Precise, analysis_sizes, as_t, boundary
 from ponder.stats.distributions import z_quantile
-from ponder.stats.paired import bonett_price, difference_sums, smoothed_sums
+from ponder.stats.paired import bonett_price, common_difference_sums, smoothed_sums
 
 Quality: TypeAlias = Literal["good", "weak", "open"]
 
-# Shapes of the boundaries: what is good shows late, what is weak shows early.
+# Shapes of the boundaries: settings are called good late, and weak early.
 SHAPE = 0.25  # half-way between Pocock's and O'Brien & Fleming's
 POCOCK = 0.5
 WORSE = 0.2  # fraction of the error that goes to calling a setting worse than another
 FUTILE = 0.1  # probability of ever being called good below which a setting is no longer asked
 OPTIMISM = 2.0  # standard errors above what is measured that a floor plans with
 MOST_PROBLEMS = 10**7  # that are ever said to decide
-POWER = 0.8  # with which as many problems as `problems_to_decide` would decide
+POWER = 0.8  # of the test after as many problems as `problems_to_decide` returns
 
 
 @dataclass(slots=True)
 class Standing:
-    """Where the settings stand after an analysis."""
+    """What is known of the settings after an analysis."""
 
     quality: list[Quality]
     asked: Bools  # which settings get more problems
@@ -60,13 +60,13 @@ class Standing:
     # [i, j]: i is surely not worse than j by the margin
     holds: Bools = field(default_factory=lambda: np.zeros((0, 0), dtype=np.bool_))
     beaten: Bools = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))  # surely not best
-    analyses: int = 0  # so far
+    analyses: int = 0  # done so far
     ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Cheapest:
-    """The settings of the design. The state is in the scores that are passed to its methods."""
+    """The design: the state is not here but in the scores that are passed to its methods."""
 
     problems: int  # per setting, at most
     margin: float = 0.02
@@ -89,7 +89,7 @@ class Cheapest:
         return more
 
     def standing(self, scores: Sequence[Floats]) -> Standing:
-        """Return what the analyses so far have found, by repeating them."""
+        """Repeat the analyses so far, and return what is known after the last of them."""
         settings = len(scores)
         standing = Standing(
             quality=["open"] * settings,
@@ -120,16 +120,9 @@ class Cheapest:
         analysis = standing.analyses
         standing.analyses += 1
         settings: list[int] = np.flatnonzero(standing.asked).tolist()
-        rows = np.array([scores[i][:size] for i in settings])
-        rows = rows[:, ~np.isnan(rows).any(axis=(0, 2))]  # problems that all of them answered
-        n = rows.shape[1]
-        if n < FEWEST_PAIRS:
-            return
-        accuracy = rows[:, :, 0]
-        sure_good = self._bound("good", len(scores), analysis, n)
-        sure_worse = self._bound("worse", len(scores), analysis, n)
+        accuracy = np.array([scores[i][:size, 0] for i in settings])
         if self.floor is None:
-            power = self._compare(accuracy, settings, standing, sure_good, sure_worse)
+            power = self._compare(accuracy, settings, standing, analysis)
         else:
             power = self._compare_with_floor(accuracy, settings, standing, analysis)
         standing.choice = self._choice(scores, standing)
@@ -140,7 +133,7 @@ class Cheapest:
             extra = 0.0
             if standing.choice is not None:
                 extra = self.extra_cost_errors(scores, i, standing.choice, size)
-            if extra <= sure_worse:
+            if extra <= self._bound("worse", len(scores), analysis, size):
                 candidates.append(i)
         standing.asked[:] = False
         standing.asked[candidates] = True
@@ -149,23 +142,29 @@ class Cheapest:
                 standing.asked |= self._opponents(i, standing)
 
     def _compare(
-        self,
-        accuracy: Floats,
-        settings: Sequence[int],
-        standing: Standing,
-        sure_good: float,
-        sure_worse: float,
+        self, accuracy: Floats, settings: Sequence[int], standing: Standing, analysis: int
     ) -> list[float]:
-        """Compare settings with each other; return each one's probability to be called good."""
-        n = accuracy.shape[1]
+        """Compare settings with each other; return each one's probability to be called good.
+
+        Each pair is compared on the problems that both answered.
+        """
         # In the matrices [i, j], setting j is compared with setting i.
-        lead, error = smoothed_sums(*difference_sums(accuracy), n)
+        total, squares, common = common_difference_sums(accuracy)
+        lead, error = smoothed_sums(total, squares, common)
+        lead[common < FEWEST_PAIRS] = 0.0
+        error[common < FEWEST_PAIRS] = math.inf
         np.fill_diagonal(lead, 0.0)
-        np.fill_diagonal(error, 1.0)
+        sure_good = np.ones_like(lead)
+        sure_worse = np.ones_like(lead)
+        for n in np.unique(common):
+            same = common == n
+            sure_good[same] = self._bound("good", len(standing.quality), analysis, int(n))
+            sure_worse[same] = self._bound("worse", len(standing.quality), analysis, int(n))
         # A setting that is worse by the margin differs on some problems. If it hasn't been seen to,
         # the error is still that of such a setting (the null hypothesis, as in Tango's test).
-        null_error = np.maximum(error, math.sqrt(self._limit_variance() / n))
+        null_error = np.maximum(error, np.sqrt(self._limit_variance() / np.maximum(common, 1)))
         not_worse = (lead + self.margin) / null_error > sure_good
+        np.fill_diagonal(not_worse, True)
         block = np.ix_(settings, settings)
         standing.holds[block] |= not_worse.T
         surely_ahead = lead - sure_worse * error
@@ -193,6 +192,7 @@ class Cheapest:
                     chances.append(0.0)
                 else:
                     spread = null_error[opponent, k]
+                    n = int(common[opponent, k])
                     above = lead[opponent, k] + self.margin
                     planned = max(lead[opponent, k], 0.0) + self.margin
                     chances.append(self._power(above, planned, spread, n, standing))
@@ -200,19 +200,19 @@ class Cheapest:
         return power
 
     def _compare_with_floor(
-        self,
-        accuracy: Floats,
-        settings: Sequence[int],
-        standing: Standing,
-        analysis: int,
+        self, accuracy: Floats, settings: Sequence[int], standing: Standing, analysis: int
     ) -> list[float]:
-        """Compare settings with the floor; return each one's probability to be called good."""
+        """Compare settings with the floor; return for each the probability to be called good."""
         assert self.floor is not None
         # Normal quantiles: the interval of an accuracy makes its own correction for few problems.
         sure_good = self._normal_bound("good", len(standing.quality), analysis)
         sure_worse = self._normal_bound("worse", len(standing.quality), analysis)
         power = []
         for k, i in enumerate(settings):
+            n = int(np.isfinite(accuracy[k]).sum())
+            if n < FEWEST_PAIRS:
+                power.append(1.0)
+                continue
             cautious = self._accuracy(accuracy[k], sure_good)
             if cautious.low >= self.floor:
                 standing.quality[i] = "good"
@@ -220,7 +220,6 @@ class Cheapest:
                 standing.quality[i] = "weak"
             above = cautious.value - self.floor
             error = (cautious.high - cautious.low) / 2 / sure_good
-            n = accuracy.shape[1]
             # Planned at what was measured, a few unlucky answers at the first analysis end it.
             planned = above + OPTIMISM * error
             power.append(self._power(above, planned, error, n, standing))
@@ -241,11 +240,11 @@ class Cheapest:
         return np.asarray(~standing.holds[i] & ~standing.beaten & ~is_weak)
 
     def _bound(self, test: Literal["good", "worse"], settings: int, analysis: int, n: int) -> float:
-        """Return the standard errors of a sure finding at an analysis of n problems."""
+        """Return how many standard errors a test needs at an analysis of n problems."""
         return as_t(self._normal_bound(test, settings, analysis), n)
 
     def _normal_bound(self, test: Literal["good", "worse"], settings: int, analysis: int) -> float:
-        """Return the standard errors of a sure finding at an analysis, if they were known."""
+        """Return the same where the standard error is known, whatever the number of problems."""
         error = (1 - self.level) * (1 - WORSE)
         shape = SHAPE
         if test == "worse":
@@ -265,6 +264,8 @@ class Cheapest:
         fraction = min(1.0, n / self.problems)
         if fraction == 1:
             return 0.0
+        if math.isinf(error):  # nothing is known yet
+            return 1.0
         z = above / error
         drift = planned / (error * math.sqrt(fraction))
         last = self._bound("good", len(standing.quality), len(self._sizes()) - 1, self.problems)
@@ -290,7 +291,7 @@ class Cheapest:
         self, scores: Sequence[Floats], i: int, j: int, size: int | None = None
     ) -> float:
         """Return by how many standard errors setting i is more expensive than setting j."""
-        first, second = _common(scores[i][:size], scores[j][:size])
+        first, second = _both_answered(scores[i][:size], scores[j][:size])
         differences = first[:, 1] - second[:, 1]
         n = len(differences)
         if n < FEWEST_PAIRS:
@@ -306,32 +307,42 @@ class Cheapest:
 
         Its lower end is the bound by which `i` is called good: it holds for all settings at once.
         """
-        first, second = _common(scores[i], scores[j])
+        first, second = _both_answered(scores[i], scores[j])
         n = len(first)
-        bound = self._bound("good", len(scores), self._analysis_of(scores, i, j), max(2, n))
+        bound = self._bound(
+            "good", len(scores), self._last_common_analysis(scores, i, j), max(2, n)
+        )
         return replace(bonett_price(first[:, 0] - second[:, 0], bound), attempts=2 * n)
 
     def saving(self, scores: Sequence[Floats], i: int, j: int) -> Estimate:
         """Return the fraction that i costs less than j, with an interval valid at every analysis."""
-        first, second = _common(scores[i], scores[j])
+        first, second = _both_answered(scores[i], scores[j])
         n = len(first)
+        unknown = Estimate(math.nan, -math.inf, 1.0, 2 * n, n)
+        if n < FEWEST_PAIRS:
+            return unknown
         cost = first[:, 1]
         other_cost = second[:, 1]
-        if n < FEWEST_PAIRS or cost.mean() <= 0 or other_cost.mean() <= 0:
-            return Estimate(math.nan, -math.inf, 1.0, 2 * n, n)
-        log_ratio = math.log(cost.mean() / other_cost.mean())
-        influence = cost / cost.mean() - other_cost / other_cost.mean()
+        mean = cost.mean()
+        other_mean = other_cost.mean()
+        if mean <= 0 or other_mean <= 0:
+            return unknown
+        log_ratio = math.log(mean / other_mean)
+        # what each problem adds to the error of the log ratio (delta method)
+        influence = cost / mean - other_cost / other_mean
         error = float(influence.std(ddof=1)) / math.sqrt(n)
-        values = boundary(self.level, 2, len(self._sizes()), SHAPE)
-        half = as_t(values[self._analysis_of(scores, i, j)], n) * error
-        low = 1 - math.exp(min(700.0, log_ratio + half))
-        high = 1 - math.exp(log_ratio - half)
-        return Estimate(1 - math.exp(log_ratio), low, high, 2 * n, n)
+        bounds = boundary(self.level, 2, len(self._sizes()), SHAPE)
+        analysis = self._last_common_analysis(scores, i, j)
+        half_width = as_t(bounds[analysis], n) * error
+        ratio = math.exp(log_ratio)
+        lowest_ratio = math.exp(log_ratio - half_width)
+        highest_ratio = math.exp(min(700.0, log_ratio + half_width))
+        return Estimate(1 - ratio, 1 - highest_ratio, 1 - lowest_ratio, 2 * n, n)
 
     def shortfall(self, scores: Sequence[Floats], i: int, j: int | None) -> float:
-        """Return the accuracy that i lacks to be good enough, as measured, negative if none.
+        """Return how far i is below the limit of good enough, as measured; negative if above.
 
-        It is compared with j, or with the floor if there is one.
+        The limit is the floor if there is one, or else the accuracy of j minus the margin.
         """
         above = self._above_limit(scores, i, j)
         if not len(above):
@@ -390,25 +401,22 @@ class Cheapest:
         return max(0.0, self.margin / self.samples - self.margin**2)
 
     def _above_limit(self, scores: Sequence[Floats], i: int, j: int | None) -> Floats:
-        """Return by problem how far i is above what is good enough."""
+        """Return for each problem how far i is above the limit of good enough."""
         if self.floor is not None:
             answered = ~np.isnan(scores[i]).any(axis=1)
             return np.asarray(scores[i][answered, 0] - self.floor)
         assert j is not None
-        size = min(len(scores[i]), len(scores[j]))
-        asked = np.array([score[:size, 0] for score in scores if len(score) >= size])
-        answered = ~np.isnan(asked).any(axis=0)  # by all, as in the analyses
-        differences = scores[i][:size, 0] - scores[j][:size, 0]
-        return np.asarray(differences[answered] + self.margin)
+        first, second = _both_answered(scores[i], scores[j])
+        return np.asarray(first[:, 0] - second[:, 0] + self.margin)
 
-    def _analysis_of(self, scores: Sequence[Floats], i: int, j: int) -> int:
-        """Return the analysis that two settings have in common last."""
+    def _last_common_analysis(self, scores: Sequence[Floats], i: int, j: int) -> int:
+        """Return the number of the last analysis that both settings were part of."""
         size = min(len(scores[i]), len(scores[j]))
         reached = [k for k, problems in enumerate(self._sizes()) if problems <= size]
         return reached[-1] if reached else 0
 
 
-def _common(first: Floats, second: Floats) -> tuple[Floats, Floats]:
+def _both_answered(first: Floats, second: Floats) -> tuple[Floats, Floats]:
     """Return the rows of the problems that both settings answered."""
     n = min(len(first), len(second))
     first = first[:n]

@@ -14,22 +14,22 @@ NO_ANSWER = Grade(correct=False, why="no answer")
 
 
 class Grader(ABC):
-    """Compares a reply with what its line of the file says."""
+    """Grades replies to the problems of a JSONL file."""
 
     @abstractmethod
     def check(self, line: ProblemLine) -> None:
-        """Raise `UserError` for a line that it can't grade, before anything is asked."""
+        """Raise `UserError` for a line that this grader can't use, before anything is asked."""
 
     @abstractmethod
     def grade(self, line: ProblemLine, reply: str) -> Grade:
-        """Grade a reply; any text, without raising."""
+        """Grade a reply, whatever text it is, without raising."""
 
     def solution(self, line: ProblemLine) -> str:
         """Return a right reply; "" if none is known."""
         return line.solution
 
     def identity(self) -> Any:
-        """Return what its grades depend on besides the file, as JSON."""
+        """Return the settings that its grades depend on, as JSON."""
         return ""
 
 

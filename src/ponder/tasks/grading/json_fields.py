@@ -18,9 +18,9 @@ from ponder.core.text import as_json
 from ponder.tasks.grading.grader import Grader, need_answer, wrong_answer
 from ponder.tasks.grading.line import ProblemLine
 
-# By the path of a field: how far a number may be off, or "set" for a list in any order.
+# The tolerance of a number, or "set" for a list in any order, by the path of the field.
 Rules = Mapping[str, float | Literal["set"]]
-WHOLE = "the answer"  # as errors call a value that is no field of another
+ROOT = "the answer"  # the name, in errors, of the value that all fields are in
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class JsonFields(Grader):
     def _wrong(self, path: str, expected: Any, value: Any) -> Iterator[str]:
         """Yield the paths at which a value differs from the expected one."""
         rule = self.rules.get(path)
-        name = path or WHOLE
+        name = path or ROOT
         if rule == "set":
             if not isinstance(value, list) or not _same_items(expected, value):
                 yield name
@@ -119,27 +119,29 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _close(one: float, other: float, tolerance: float) -> bool:
+def _close(first: float, second: float, tolerance: float) -> bool:
     try:
         # With some slack, because 0.3 - 0.2 is less than 0.1.
-        return abs(one - other) <= tolerance * (1 + 1e-9)
+        return abs(first - second) <= tolerance * (1 + 1e-9)
     except OverflowError:  # a whole number of a thousand digits
         return False
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(first: Any, second: Any) -> bool:
     """Return whether two values are equal as JSON: `true` is not 1, and 1 is 1.0."""
-    if isinstance(one, list) and isinstance(other, list):
-        if len(one) != len(other):
+    if isinstance(first, list) and isinstance(second, list):
+        if len(first) != len(second):
             return False
-        return all(_equal(a, b) for a, b in zip(one, other, strict=True))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
-    if isinstance(one, str) and isinstance(other, str):
-        return one.strip() == other.strip()
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    return bool(one == other)
+        return all(map(_equal, first, second))
+    if isinstance(first, dict) and isinstance(second, dict):
+        if first.keys() != second.keys():
+            return False
+        return all(_equal(first[key], second[key]) for key in first)
+    if isinstance(first, str) and isinstance(second, str):
+        return first.strip() == second.strip()
+    if isinstance(first, bool) or isinstance(second, bool):
+        return first is second
+    return bool(first == second)
 
 
 def _same_items(expected: list[Any], items: list[Any]) -> bool:

@@ -46,7 +46,7 @@ criteria above alone. Explain in one or two sentences. Then end with a line that
 VERDICT: RIGHT
 or
 VERDICT: WRONG"""
-VERSION = 1  # of the prompt: another one gives other verdicts
+VERSION = 1  # of the prompt, in the keys of attempts: another prompt gives other verdicts
 AGREES = "The reply is right if it says the same as the reference answer, in any words."
 _VERDICT = re.compile(r"[\s*_#>`]*verdict[\s*_]*:[\s*_`]*(right|wrong)[\s*_`.]*", re.IGNORECASE)
 
@@ -91,8 +91,8 @@ class Judge(Grader):
             criteria=self._criteria(line),
             reply=reply,
         )
-        known = {"reply": reply, "answer": line.expected, "question": problem.turns[-1]}
-        judged = Problem(problem.id, problem.size, (text,), known)
+        gold = {"reply": reply, "answer": line.expected, "question": problem.turns[-1]}
+        judged = Problem(problem.id, problem.size, (text,), gold)
         return Request(_Judging(), judged, (Message("user", text),), seed)
 
     def _criteria(self, line: ProblemLine) -> str:
@@ -113,23 +113,23 @@ def verdict(reply: Completion) -> bool:
     lines = reply.answer.split("\n")
     while lines and not lines[-1].strip():
         lines.pop()
-    found = None
+    match = None
     if lines:
-        found = _VERDICT.fullmatch(lines[-1])
-    if found is None:
+        match = _VERDICT.fullmatch(lines[-1])
+    if match is None:
         raise ValueError("its reply doesn't end with a verdict")
-    return found[1].lower() == "right"
+    return match[1].lower() == "right"
 
 
 class _Judging(Task):
-    """Judging as a task, so that any model can do it; the oracle model compares short answers."""
+    """The task of judging, so that any model can be a judge; the oracle compares short answers."""
 
     def problem(self, size: int, seed: int) -> Problem:
         raise NotImplementedError
 
     def solve(self, problem: Problem) -> str:
-        known = problem.gold
-        reading = read(known["reply"], str(known["answer"]), question=known["question"])
+        gold = problem.gold
+        reading = read(gold["reply"], str(gold["answer"]), question=gold["question"])
         right = reading is not None and reading.right
         return f"VERDICT: {'RIGHT' if right else 'WRONG'}"
 

@@ -22,7 +22,7 @@ LINE = '{"problem": "its id", "answer": "the reply", "right": true}'
 Labels: TypeAlias = dict[tuple[str, bytes], bool]
 
 
-class Label(msgspec.Struct):
+class ReplyLabel(msgspec.Struct):
     """One line of the file."""
 
     problem: str
@@ -31,9 +31,9 @@ class Label(msgspec.Struct):
 
 
 def read_labels(file: Path, problems: Collection[str]) -> Labels:
-    """Read a file of labels; `problems` are the ids of those that there are."""
+    """Read a file of labels; `problems` are the ids of the task's problems."""
     labels: Labels = {}
-    for where, label in records(file, Label, LINE):
+    for where, label in records(file, ReplyLabel, LINE):
         if label.problem not in problems:
             raise UserError(
                 f"there is no problem `{label.problem}`",
@@ -51,5 +51,5 @@ def read_labels(file: Path, problems: Collection[str]) -> Labels:
 
 
 def key(problem: str, reply: str) -> tuple[str, bytes]:
-    """Return what labels are found by."""
+    """Return the key of a label: the problem, and a digest of the reply."""
     return problem, digest(reply.strip())

@@ -13,12 +13,12 @@ class ProblemLine(msgspec.Struct, forbid_unknown_fields=True):
     """One line of the file."""
 
     prompt: str
-    # What a right reply is compared with. The grader says which kinds of JSON it takes.
+    # The right answer. Each grader accepts other kinds of JSON.
     answer: Any = msgspec.UNSET
     size: int = 0
     id: str = ""
     system: str = ""
-    history: tuple[Message, ...] = ()  # what was said before the prompt
+    history: tuple[Message, ...] = ()  # earlier messages
     facts: dict[str, Any] = {}
     solution: str = ""  # a right reply, if it doesn't follow from the answer
     rubric: str = ""  # of this line, for a judge, after the task's
@@ -35,10 +35,10 @@ class ProblemLine(msgspec.Struct, forbid_unknown_fields=True):
         gold = self.expected
         if isinstance(gold, str | int | float) and not isinstance(gold, bool):
             gold = str(gold)
-        parts: list[Any] = [self.prompt, str(gold)]
+        content: list[Any] = [self.prompt, str(gold)]
         if self.history:
-            parts.append([[message.role, message.content] for message in self.history])
-        name = self.id or digest(*parts).hex()
+            content.append([[message.role, message.content] for message in self.history])
+        name = self.id or digest(*content).hex()
         prompt = self.prompt
         if instruction:
             prompt = f"{prompt}\n\n{instruction}"

@@ -28,18 +28,20 @@ EXAMPLE = 'function = "graders.py:polite"'
 
 @dataclass(frozen=True)
 class PythonFunction(Grader):
-    where: Path  # graders.py:polite
+    reference: Path  # graders.py:polite
 
     @property
     def _file(self) -> Path:
-        return self.where.with_name(self.where.name.rpartition(":")[0])
+        return self.reference.with_name(self.reference.name.rpartition(":")[0])
 
     @cached_property
     def _function(self) -> Callable[[str, Any], Any]:
         """The function; raise `UserError` if there is none."""
-        file, _, name = self.where.name.rpartition(":")
+        file, _, name = self.reference.name.rpartition(":")
         if not file.endswith(".py") or not name:
-            raise UserError(f"`{self.where.name}` is not a file and a function in it", hint=EXAMPLE)
+            raise UserError(
+                f"`{self.reference.name}` is not a file and a function in it", hint=EXAMPLE
+            )
         if not self._file.is_file():
             raise UserError(f"there is no file {self._file}", hint=RELATIVE)
         module = plugins.from_path(self._file.resolve())
@@ -48,10 +50,12 @@ class PythonFunction(Grader):
             checked: Callable[[str, Any], Any] = function
             return checked
         functions = []
-        for other, value in vars(module).items():
+        for attribute, value in vars(module).items():
             if callable(value) and getattr(value, "__module__", "") == module.__name__:
-                functions.append(other)
-        hint = plugins.nearest(name, functions) if functions else f"def {name}(reply, answer): …"
+                functions.append(attribute)
+        hint = f"def {name}(reply, answer): …"
+        if functions:
+            hint = plugins.nearest(name, functions)
         raise UserError(f"{self._file} has no function `{name}`", hint=hint)
 
     def check(self, line: ProblemLine) -> None:  # noqa: ARG002 any answer, or none
@@ -71,4 +75,4 @@ class PythonFunction(Grader):
         return Grade(correct=False, parsed=reply, why=str(why) or "wrong answer")
 
     def identity(self) -> Any:
-        return [self.where.name, fingerprint(self._file)]
+        return [self.reference.name, fingerprint(self._file)]

@@ -4,9 +4,9 @@
 
 The code is that of all blocks marked as Python, else the longest block, else the whole reply. Code
 and tests run in a process of their own, in an empty folder, without input, with limits of CPU time,
-memory and file size. An exception, a limit or an early exit
-is a wrong answer with its reason. This keeps accidents away from a run; it is no sandbox: code that
-wants to can read your files and reach the network. Where that matters, run Ponder in a container.
+memory and file size. An exception, a limit or an early exit is a wrong answer with its reason. This
+protects a run from accidents, not from attacks: the code can read your files and reach the network.
+Where that matters, run Ponder in a container.
 """
 
 from __future__ import annotations
@@ -94,19 +94,19 @@ def _result(code: str, tests: str, seconds: float) -> str:
             _run_in_child(code, tests, seconds, folder, passed, writing)
         os.close(writing)
         status = _wait(child, PATIENCE * seconds)
-        # what it has started
+        # processes that it has started
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child, signal.SIGKILL)
     os.set_blocking(reading, False)
     try:
-        said = os.read(reading, 4096)
+        report = os.read(reading, 4096)
     except BlockingIOError:
-        said = b""
+        report = b""
     os.close(reading)
-    if said == passed:
+    if report == passed:
         return ""
-    if said:
-        return said.decode("utf-8", "replace")
+    if report:
+        return report.decode("utf-8", "replace")
     if status is None or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU):
         return "took too long"
     if os.WIFSIGNALED(status):
