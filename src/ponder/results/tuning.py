@@ -260,7 +260,7 @@ class Tuning:
         silent = [s for s in self.settings if s.choice == "no answers"]
         if silent:
             verb = "has" if len(silent) == 1 else "have"
-            question = f"Can't tell yet: {_names(silent, 'and')} {verb} no answers"
+            question = f"Can't tell yet: {_names(silent, 'and')} {verb} no answers yet"
         elif len(undecided) == 1:
             question = f"Can't tell yet whether `{undecided[0].label}` is good enough"
             question += f": {self._needed(undecided)}"

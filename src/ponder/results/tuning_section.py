@@ -38,6 +38,7 @@ MEANINGS: dict[Choice, tuple[str, str]] = {
         "no effect",
         "its replies are like those of another setting: the server ignores what differs",
     ),
+    "no answers": ("no answers", "nothing is known about it yet, or all of its attempts failed"),
     "undecided": ("undecided", "neither surely good enough nor surely too weak"),
 }
 
