@@ -177,7 +177,7 @@ def shown(tally: Tally) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        if tally.planned or tally.tokens:  # else there was nothing to ask
+        if tally.planned or tally.tokens or tally.making:  # else there was nothing to do
             redraw_line()
             if sys.stderr.isatty():
                 sys.stderr.write("\n")
