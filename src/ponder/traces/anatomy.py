@@ -139,7 +139,7 @@ def loops(text: str) -> Bools:
         edges = np.flatnonzero(np.diff(equal, prepend=False, append=False))
         starts = edges[::2]
         ends = edges[1::2]
-        is_loop = ends - starts >= max(SHORTEST, (PASSES - 1) * period)
+        is_loop = ends - starts >= max(SHORTEST, (PASSES - 1) * period) - SEPARATOR
         for start, end in zip(starts[is_loop], ends[is_loop], strict=True):
             repeated[period + start : period + end] = True
     return repeated
