@@ -26,6 +26,7 @@ Characters: TypeAlias = npt.NDArray[np.uint32]
 
 PASSES = 3  # a calculation that is done again as a check is not a loop
 SHORTEST = 200  # characters of the later passes together: about 50 tokens
+SEPARATOR = 4  # characters between two passages, which the last may lack
 RUN = 32  # characters that must be equal for a distance to be tried; a power of two
 MOST_PERIODS = 32  # distances that are tried, the most frequent first, so that time is bounded
 CUT_OFF = 16  # characters after a loop that still count as its end: a token may be cut in two
