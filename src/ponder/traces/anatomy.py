@@ -166,7 +166,7 @@ def _periods(characters: Characters) -> list[int]:
     hashes.sort()
     is_repeated = hashes[1:] >> POSITION_BITS == hashes[:-1] >> POSITION_BITS
     distances = np.diff(hashes)[is_repeated].astype(np.int64)
-    counts = np.bincount(distances[distances <= len(characters) // PASSES])
+    counts = np.bincount(distances[distances <= (len(characters) + SEPARATOR) // PASSES])
     most_frequent = np.argsort(-counts, kind="stable")[:MOST_PERIODS]
     return [int(period) for period in most_frequent if counts[period]]
 
