@@ -115,6 +115,17 @@ def test_failed_problems_are_left_out_for_all() -> None:
     assert difference.value == pytest.approx(expected)
 
 
+def test_settings_are_compared_on_what_both_answered_as_in_a_log() -> None:
+    """No problem was asked of all three."""
+    data = [scores(p, 100 * 2**k, 900, 7 + k) for k, p in enumerate((0.5, 0.95, 0.95))]
+    for k, rows in enumerate(data):
+        rows[300 * k : 300 * (k + 1)] = np.nan
+    design = Cheapest(900, margin=0.1, analyses=1)
+    standing = design.standing(data)
+    assert standing.quality == ["weak", "good", "good"]
+    assert standing.choice == 1
+
+
 def test_with_one_analysis_the_interval_is_that_of_a_fixed_sample() -> None:
     data = [scores(0.8, 100, 400, 0), scores(0.8, 200, 400, 1)]
     fixed = Cheapest(400, margin=0.05, analyses=1).difference(data, 0, 1)

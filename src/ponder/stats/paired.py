@@ -77,7 +77,7 @@ def smoothed(differences: Floats) -> tuple[float, float]:
     return float(middle), float(error)
 
 
-def smoothed_sums(total: Floats, squares: Floats, n: int) -> tuple[Floats, Floats]:
+def smoothed_sums(total: Floats, squares: Floats, n: int | Floats) -> tuple[Floats, Floats]:
     """Return the same as `smoothed`, from the sums of the differences and of their squares."""
     middle = np.asarray(total / (n + 2))
     variance = (squares + 2) / (n + 2) - middle**2
@@ -93,6 +93,19 @@ def difference_sums(rows: Floats) -> tuple[Floats, Floats]:
     products = rows @ rows.T
     squares = np.diag(products)
     return total - total[:, None], squares + squares[:, None] - 2 * products
+
+
+def common_difference_sums(rows: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return the same for rows with nan where a model has no answer, and the number of problems.
+
+    Each pair of models is compared on the problems that both answered.
+    """
+    answered = np.isfinite(rows).astype(np.float64)
+    values = np.nan_to_num(rows, nan=0.0)
+    totals = answered @ values.T  # [i, j]: the sum of j on what i answered too
+    squares = answered @ (values**2).T
+    products = values @ values.T
+    return totals - totals.T, squares + squares.T - 2 * products, answered @ answered.T
 
 
 def tango(first: Floats, second: Floats, level: float = 0.95) -> Estimate:

@@ -6,8 +6,8 @@
 
 A setting is good enough if it is not worse than the reference by more than the margin. The
 reference is one of the settings, or whichever is the most accurate; or there is none, and the
-accuracy must be at least `floor`. At ten interim analyses, on the problems that all settings in the
-running have answered,
+accuracy must be at least `floor`. At ten interim analyses, each pair of settings on the problems
+that both have answered,
 
 - a setting is *good* once it is surely not worse by the margin than any that may be the best,
 - *weak* once it is surely worse by more than the margin,
@@ -36,7 +36,7 @@ from ponder.core import Estimate
 from ponder.stats.columns import FEWEST_PAIRS, Bools, Floats
 from ponder.stats.designs.sequential import ANALYSES, Precise, analysis_sizes, as_t, boundary
 from ponder.stats.distributions import z_quantile
-from ponder.stats.paired import bonett_price, difference_sums, smoothed_sums
+from ponder.stats.paired import bonett_price, common_difference_sums, smoothed_sums
 
 Quality: TypeAlias = Literal["good", "weak", "open"]
 
@@ -118,18 +118,11 @@ class Cheapest:
         analysis = standing.analyses
         standing.analyses += 1
         settings: list[int] = np.flatnonzero(standing.asked).tolist()
-        rows = np.array([scores[i][:size] for i in settings])
-        rows = rows[:, ~np.isnan(rows).any(axis=(0, 2))]  # problems that all of them answered
-        n = rows.shape[1]
-        if n < FEWEST_PAIRS:
-            return
-        accuracy = rows[:, :, 0]
-        sure_good = self._bound("good", len(scores), analysis, n)
-        sure_worse = self._bound("worse", len(scores), analysis, n)
+        accuracy = np.array([scores[i][:size, 0] for i in settings])
         if self.floor is None:
-            power = self._compare(accuracy, settings, standing, sure_good, sure_worse)
+            power = self._compare(accuracy, settings, standing, analysis)
         else:
-            power = self._compare_with_floor(accuracy, settings, standing, sure_good, sure_worse)
+            power = self._compare_with_floor(accuracy, settings, standing, analysis)
         standing.choice = self._choice(scores, standing)
         candidates = []
         for k, i in enumerate(settings):
@@ -138,7 +131,7 @@ class Cheapest:
             extra = 0.0
             if standing.choice is not None:
                 extra = self.extra_cost(scores, i, standing.choice, size)
-            if extra <= sure_worse:
+            if extra <= self._bound("worse", len(scores), analysis, size):
                 candidates.append(i)
         standing.asked[:] = False
         standing.asked[candidates] = True
@@ -147,24 +140,30 @@ class Cheapest:
                 standing.asked |= self._opponents(i, standing)
 
     def _compare(
-        self,
-        accuracy: Floats,
-        settings: Sequence[int],
-        standing: Standing,
-        sure_good: float,
-        sure_worse: float,
+        self, accuracy: Floats, settings: Sequence[int], standing: Standing, analysis: int
     ) -> list[float]:
-        """Compare settings with each other; return each one's probability to be called good."""
-        n = accuracy.shape[1]
+        """Compare settings with each other; return each one's probability to be called good.
+
+        Each pair is compared on the problems that both answered.
+        """
         # In the matrices [i, j], setting j is compared with setting i.
-        lead, error = smoothed_sums(*difference_sums(accuracy), n)
+        total, squares, common = common_difference_sums(accuracy)
+        lead, error = smoothed_sums(total, squares, common)
+        lead[common < FEWEST_PAIRS] = 0.0
+        error[common < FEWEST_PAIRS] = math.inf
         np.fill_diagonal(lead, 0.0)
-        np.fill_diagonal(error, 1.0)
+        sure_good = np.ones_like(lead)
+        sure_worse = np.ones_like(lead)
+        for n in np.unique(common):
+            same = common == n
+            sure_good[same] = self._bound("good", len(standing.quality), analysis, int(n))
+            sure_worse[same] = self._bound("worse", len(standing.quality), analysis, int(n))
         # A setting that is worse by the margin differs on some problems. If it hasn't been seen to,
         # the error is still that of such a setting (the null hypothesis, as in Tango's test).
         least_variance = max(0.0, self.margin / self.samples - self.margin**2)
-        null_error = np.maximum(error, math.sqrt(least_variance / n))
+        null_error = np.maximum(error, np.sqrt(least_variance / np.maximum(common, 1)))
         not_worse = (lead + self.margin) / null_error > sure_good
+        np.fill_diagonal(not_worse, True)
         block = np.ix_(settings, settings)
         standing.holds[block] |= not_worse.T
         surely_ahead = lead - sure_worse * error
@@ -192,22 +191,24 @@ class Cheapest:
                     chances.append(0.0)
                 else:
                     spread = null_error[opponent, k]
+                    n = int(common[opponent, k])
                     chances.append(self._power(lead[opponent, k], spread, n, standing))
             power.append(min(chances))
         return power
 
     def _compare_with_floor(
-        self,
-        accuracy: Floats,
-        settings: Sequence[int],
-        standing: Standing,
-        sure_good: float,
-        sure_worse: float,
+        self, accuracy: Floats, settings: Sequence[int], standing: Standing, analysis: int
     ) -> list[float]:
         """Compare settings with the floor; return each one's probability to be called good."""
         assert self.floor is not None
         power = []
         for k, i in enumerate(settings):
+            n = int(np.isfinite(accuracy[k]).sum())
+            if n < FEWEST_PAIRS:
+                power.append(1.0)
+                continue
+            sure_good = self._bound("good", len(standing.quality), analysis, n)
+            sure_worse = self._bound("worse", len(standing.quality), analysis, n)
             cautious = self._accuracy(accuracy[k], sure_good)
             if cautious.low >= self.floor:
                 standing.quality[i] = "good"
@@ -215,7 +216,6 @@ class Cheapest:
                 standing.quality[i] = "weak"
             above = cautious.value - self.floor
             error = (cautious.high - cautious.low) / 2 / sure_good
-            n = accuracy.shape[1]
             power.append(self._power(above - self.margin, error, n, standing))
         return power
 
@@ -253,6 +253,8 @@ class Cheapest:
         fraction = min(1.0, n / self.problems)
         if fraction == 1:
             return 0.0
+        if math.isinf(error):  # nothing is known yet
+            return 1.0
         z = (lead + self.margin) / error
         planned = (max(lead, 0.0) + self.margin) / (error * math.sqrt(fraction))
         last = self._bound("good", len(standing.quality), len(self._sizes()) - 1, self.problems)
