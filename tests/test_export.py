@@ -19,7 +19,7 @@ import pytest
 
 from ponder import Study
 from ponder.core import Outcome
-from ponder.results.export import COLUMNS, THINKING, write_attempts
+from ponder.results.export import COLUMNS, write_attempts
 from ponder.rewards.oracle import Oracle
 from ponder.store.store import Store
 from ponder.traces import Trace, read, request_messages, steps
@@ -90,7 +90,7 @@ def test_rows_are_the_outcomes(exported, form) -> None:
     path = exported(form)
     rows = rows_of(path) if form == "csv" else polars.read_parquet(path).to_dicts()
     # No setting differs, so none has a column of its own.
-    assert list(rows[0]) == [*COLUMNS, "parsed", "gold", *THINKING]
+    assert list(rows[0]) == [*COLUMNS, "parsed", "gold"]
     assert path.name == f"s.{form}"
     for row, outcome in zip(rows, outcomes(), strict=True):
         names = ("details", "methods", "seeds", "made", "task_settings", "model_settings")

@@ -11,7 +11,7 @@ from pathlib import Path
 import polars
 import pytest
 
-from ponder.results.export import COLUMNS, THINKING
+from ponder.results.export import COLUMNS
 
 SETTINGS = """
 problems = 2
@@ -46,7 +46,7 @@ def test_settings_that_differ_have_columns(settings) -> None:
     settings("csv")
     settings("parquet")
     rows = polars.read_parquet("s.parquet")
-    added = rows.columns[len((*COLUMNS, "parsed", "gold", *THINKING)) :]
+    added = rows.columns[len((*COLUMNS, "parsed", "gold")) :]
     # A second vote is asked in one chain only, so its n differs from no other.
     assert added == [
         "vote.n",

@@ -402,9 +402,6 @@ class Figure(Plugin, ABC):
     # Whether outcomes need `details["ballot"]`, a number that is the same for all samples of a
     # problem with equal answers. Stored answers are parsed again only for figures that set it.
     counts_votes: ClassVar[bool] = False
-    # Whether outcomes get `details["anatomy"]`, which is measured in the texts of all attempts. A
-    # figure must do without it too: not every attempt has its texts.
-    reads_texts: ClassVar[bool] = False
     # Whether it compares two models. Other figures are not given the outcomes of a setting that has
     # no effect, such as an effort that the server ignores.
     compares_two: ClassVar[bool] = False

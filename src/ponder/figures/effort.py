@@ -8,8 +8,7 @@ shown by outcome, with their medians.
 The curve is the geometric mean of a censored lognormal power law with a bend, through all attempts,
 with a 95 % band and the 90 % quantile; next to it the curve of the solved attempts, which shows
 what success took. Both are pale where more than 20 % of the attempts were truncated. The tables
-also have the critical size under smaller budgets, and what the thinking is made of: loops,
-hesitations, and the tokens after the answer was first stated.
+also have the critical size under smaller budgets.
 
 After figure 2 of Estermann & Wattenhofer (2025), who fit a straight line to the solved attempts
 only. An overlay shows their lines, and the same line through these attempts.
@@ -20,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import altair as alt
 import numpy as np
@@ -55,7 +54,6 @@ from ponder.figures._outcome_strips import (
     strips,
 )
 from ponder.figures._published import by_model, published
-from ponder.figures._thinking import loop_clause, thinking_rows
 from ponder.figures._units import (
     Amounts,
     Tokens,
@@ -96,8 +94,6 @@ LINES = {
 
 @dataclass(frozen=True)
 class Effort(Figure):
-    reads_texts: ClassVar[bool] = True
-
     overlay: Literal["", "tents_effort"] = ""  # published lines to draw as well
     unit: str = ""  # what size counts, such as "cells"; default: the task's own unit
     # of an answer, on the axis: its tokens, its cost in money, or its seconds
@@ -153,11 +149,7 @@ class Effort(Figure):
                     tables["by_budget"].append(row)
             for outcome in _listed(attempts, amounts.resource, stride):
                 tables["attempts"].append(_attempt_row(series, outcome, amounts.resource))
-        tables = amounts.named(tables)
-        tables["thinking"] = []
-        for series, attempts in by_series(outcomes):
-            tables["thinking"] += thinking_rows(series, attempts)
-        return tables
+        return amounts.named(tables)
 
     def findings(self, tables: Tables) -> list[str]:
         sentences = token_findings(tables["summary"])
@@ -170,9 +162,6 @@ class Effort(Figure):
                 clauses = [outcome_clause(medians, Amounts.of(summary))]
             else:
                 clauses = [*_headlines(tables, summary), *_details(tables, summary)]
-            in_loop = loop_clause(rows_of(tables["thinking"], summary))
-            if in_loop:
-                clauses.append(in_loop)
             sentences.append(f"{summary['series']}: {'; '.join(clauses)}.")
         return sentences
 

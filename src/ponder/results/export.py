@@ -2,8 +2,7 @@
 for Inspect's viewer.
 
 CSV and Parquet have one row per attempt with every column of `Outcome`, the answer that the task
-reads in the reply (`parsed`) and the right one (`gold`), what the thinking is made of, and no
-texts; each setting that differs
+reads in the reply (`parsed`) and the right one (`gold`), and no texts; each setting that differs
 between cells of the study has a column of its own too, such as `task.mode`. JSONL has one line per
 turn with its texts, both answers, its details and, if the task judges turns, the turn's own grade;
 the model `replay` can answer from it. Traces are what `ponder score`, `ponder prepare reward` and
@@ -85,17 +84,7 @@ COLUMNS: dict[str, type] = {
     "cost": float,
     "currency": str,
 }
-# And those that are read from the texts.
-ANSWERS = ("parsed", "gold")
-THINKING: dict[str, type] = {
-    "loops": float,
-    "in_loop": bool,
-    "hesitations": float,
-    "restarts": float,
-    "states_answer": bool,
-    "tokens_before_answer": float,
-    "tokens_after_answer": float,
-}
+ANSWERS = ("parsed", "gold")  # and those that are read from the texts
 STDOUT = Path("-")  # for formats of one text file
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # of texts that a spreadsheet would run
 BATCH = 1000  # rows of a Parquet file that are in memory together
@@ -155,10 +144,8 @@ def rows(study: Study, store: Store, columns: Mapping[str, type]) -> Iterator[di
                 for name, kind in columns.items():
                     of_cell[name] = _as(kind, settings.get(name))
             stored = store.attempt(outcome.attempt)
-            of_texts: dict[str, Any] = dict.fromkeys((*ANSWERS, *THINKING))
-            if stored:
-                of_texts |= _read(cell, stored.attempt)
-            yield _plain_row(outcome) | of_texts | of_cell
+            answers = _answers(cell, stored.attempt) if stored else dict.fromkeys(ANSWERS)
+            yield _plain_row(outcome) | answers | of_cell
 
 
 def _plain_row(outcome: Outcome) -> dict[str, Any]:
@@ -183,17 +170,10 @@ def _plain_row(outcome: Outcome) -> dict[str, Any]:
     return of_attempt | of_cell
 
 
-def _read(cell: StudyCell, attempt: Attempt) -> dict[str, Any]:
-    """Return what is read from an attempt's texts.
-
-    These are the answer that the task parses and the right one, as text or JSON, and what the
-    replies are made of.
-    """
+def _answers(cell: StudyCell, attempt: Attempt) -> dict[str, str | None]:
+    """Return the answer that the task reads in a reply and the right one, as text or JSON."""
     transcript = Transcript(cell, attempt)
-    columns: dict[str, Any] = {"parsed": transcript.parsed, "gold": transcript.gold}
-    if transcript.anatomy:
-        columns |= transcript.anatomy._asdict()
-    return columns
+    return {"parsed": transcript.parsed, "gold": transcript.gold}
 
 
 def _settings(cell: Cell) -> dict[str, Any]:
@@ -243,9 +223,7 @@ def _csv(study: Study, store: Store, path: Path) -> int:
     written = 0
     columns = setting_columns(study.cells)
     with _opened(path) as file:
-        table = csv.DictWriter(
-            codecs.getwriter("utf-8")(file), (*COLUMNS, *ANSWERS, *THINKING, *columns)
-        )
+        table = csv.DictWriter(codecs.getwriter("utf-8")(file), (*COLUMNS, *ANSWERS, *columns))
         table.writeheader()
         for row in rows(study, store, columns):
             table.writerow(inert(row))
@@ -296,7 +274,7 @@ def _parquet(study: Study, store: Store, path: Path) -> int:
 
     kinds = {int: polars.Int64, float: polars.Float64, bool: polars.Boolean}
     columns = setting_columns(study.cells)
-    types = COLUMNS | dict.fromkeys(ANSWERS, str) | THINKING | columns
+    types = COLUMNS | dict.fromkeys(ANSWERS, str) | columns
     schema = {name: kinds.get(kind, polars.String) for name, kind in types.items()}
     remaining_rows = rows(study, store, columns)
     written = 0
@@ -507,7 +485,7 @@ def _inspect_sample(done: Done) -> dict[str, Any]:
     usage = _usage(bill.prompt_tokens, bill.thinking_tokens, bill.answer_tokens)
     score = {
         "value": "C" if attempt.correct else "I",
-        "answer": Transcript(done.cell, attempt).parsed,
+        "answer": _answers(done.cell, attempt)["parsed"],
         "explanation": attempt.why or None,
     }
     choice = {

@@ -40,7 +40,6 @@ from ponder.results.grading_notes import grading_notes
 from ponder.results.html_pages import columns, shown_value
 from ponder.results.notebook import renderer
 from ponder.results.study import Study
-from ponder.results.thinking import Anatomies, anatomies, with_anatomies
 from ponder.results.transcript import Transcript
 from ponder.run.caps import currency
 from ponder.store.outcomes import with_ballots
@@ -134,24 +133,11 @@ class Results:
         with Store(self.store) as store:
             return with_ballots(store, self.cells)
 
-    @cached_property
-    def anatomies(self) -> Anatomies:
-        """What the replies of every attempt are made of.
-
-        Slow: every text is read.
-        """
-        with Store(self.store) as store:
-            return anatomies(store, self.cells)
-
     def outcomes_for(self, figures: Iterable[Figure]) -> list[Outcome]:
         """Return the outcomes that these figures are estimated from."""
-        figures = list(figures)
-        outcomes = self.outcomes
         if any(figure.counts_votes for figure in figures):
-            outcomes = self.voting_outcomes
-        if any(figure.reads_texts for figure in figures):
-            outcomes = with_anatomies(outcomes, self.anatomies)
-        return outcomes
+            return self.voting_outcomes
+        return self.outcomes
 
     @cached_property
     def dial_effects(self) -> Sequence[DialEffect]:

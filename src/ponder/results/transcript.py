@@ -18,9 +18,7 @@ from typing import Any
 from ponder.core import Attempt, Completion, Drawing, Judgement, Message, Request
 from ponder.core.capabilities import Drawable, history_message, parse_turns, right_answer
 from ponder.methods.prompt import prompted
-from ponder.results.thinking import attempt_anatomy
 from ponder.study.cell import StudyCell
-from ponder.traces.anatomy import Anatomy
 
 MOST_TURNS = 200  # that a page shows
 
@@ -70,17 +68,8 @@ class Transcript:
     @cached_property
     def parsed(self) -> str | None:
         """The answer that the task reads in the reply, as text or JSON; None if it finds none."""
-        return _shown(self._answer)
-
-    @cached_property
-    def _answer(self) -> Any:
         replies = [completion.answer for completion in self.attempt.completions]
-        return parse_turns(self.cell.task, self.attempt.problem, replies)
-
-    @cached_property
-    def anatomy(self) -> Anatomy | None:
-        """What the replies are made of; None if their texts are unknown."""
-        return attempt_anatomy(self.cell, self.attempt, self._answer)
+        return _shown(parse_turns(self.cell.task, self.attempt.problem, replies))
 
     @cached_property
     def gold(self) -> str | None:
