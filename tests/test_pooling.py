@@ -16,7 +16,7 @@ import made_up
 import pytest
 
 from ponder.cli.check import _outcomes, _shortened
-from ponder.core import Figure, Label, Outcome, Tables, plugins
+from ponder.core import Figure, Label, Outcome, Prices, Tables, plugins
 from ponder.figures import by_series
 from ponder.figures.best_of import BestOf
 from ponder.figures.budget import Budget
@@ -30,6 +30,7 @@ from ponder.figures.tradeoff import Tradeoff
 from ponder.study.labels import differing, distinctions, pooled
 
 MODES = ("answer", "cot")
+PRICES = Prices(1.0, 2.0)
 ASH, ELM = "ash", "elm"  # values of a setting that no figure draws
 
 
@@ -140,6 +141,8 @@ def test_every_figure_splits_by_a_setting_or_says_that_it_pools(name: str, attem
     cls = plugins.load("figures", name)
     figure = cls(**({} if name in DRAWS else cls.example))
     ash, elm = attempts(name, ASH), attempts(name, ELM)
+    if name == "cost":
+        ash, elm = made_up.priced(ash, PRICES), made_up.priced(elm, PRICES)
     tables = figure.estimate([*ash, *elm])
     spec = figure.draw(tables).to_dict(validate=False)
     if said(spec, figure.findings(tables)) == (True, True):
