@@ -8,13 +8,14 @@ every process has loaded its weights.
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -97,12 +98,9 @@ class Launch:
             ]
             config = folder / "accelerate.yaml"
             config.write_text("\n".join(lines) + "\n", "utf-8")
-        with socket.socket() as unused:
-            unused.bind(("127.0.0.1", 0))
-            port = unused.getsockname()[1]
         precision = "bf16" if self.precision == "bfloat16" else "no"
         options = ["--config_file", str(config)]
-        options += ["--main_process_port", str(port)]
+        options += ["--main_process_port", str(_free_port())]
         options += ["--mixed_precision", precision]
         # torchrun leaves a folder, in /tmp if none is named
         options += ["--log_dir", str(folder)]
@@ -119,6 +117,20 @@ class Launch:
             environment["ACCELERATE_USE_CPU"] = "true"
             environment["OMP_NUM_THREADS"] = str(threads)
         return environment
+
+
+def _free_port() -> int:
+    """Return a port that nobody uses.
+
+    It is below those that the system gives to outgoing connections: until the launcher listens on
+    it, which takes seconds, one of them could take it.
+    """
+    for _ in range(100):
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as unused, suppress(OSError):
+            unused.bind(("127.0.0.1", port))
+            return port
+    raise UserError("no port between 20000 and 32000 is free for the training processes")
 
 
 def devices() -> int:
